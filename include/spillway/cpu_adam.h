@@ -1,0 +1,59 @@
+// The CPU optimizer, usable on its own: one fused pass over a tile of parameters.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "spillway/dtype.h"
+
+namespace spillway {
+
+// Hyper-parameters of one update. Plain values: no state is hidden anywhere.
+struct AdamParams {
+  float learning_rate;
+  float beta1;
+  float beta2;
+  float epsilon;
+  float weight_decay;
+  bool decoupled_decay;    // true: AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101); false: L2 in the gradient
+  bool bias_correction;
+  std::int64_t step;       // 1 for the first update
+  float gradient_scale;    // the gradient is multiplied by this first: clip factor / loss scale
+};
+
+// `n` consecutive parameters. Each pointer is 4-byte aligned at least (2-byte for 16-bit arrays); the
+// arrays do not overlap. The caller owns everything.
+struct AdamTile {
+  float* master;         // (n) f32, updated
+  float* exp_avg;        // (n) f32, first moment, updated
+  float* exp_avg_sq;     // (n) f32, second moment, updated
+  const void* gradient;  // (n) gradient_dtype
+  DType gradient_dtype;
+  void* weight;          // (n) weight_dtype: the new master, rounded to nearest even; nullptr: not wanted
+  DType weight_dtype;
+  std::int64_t n;
+};
+
+// One Adam or AdamW update in PyTorch's order of operations (torch.optim.AdamW, single tensor):
+//   g = gradient_scale * gradient;  L2: g += weight_decay * master
+//   decoupled: master *= 1 - learning_rate * weight_decay
+//   exp_avg    = exp_avg + (g - exp_avg) * (1 - beta1)
+//   exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * g * g
+//   master    -= (learning_rate / (1 - beta1^step)) * exp_avg / (sqrt(exp_avg_sq) / sqrt(1 - beta2^step) + epsilon)
+// The scalars are formed in double and rounded once. Same bits for every instruction set, every
+// alignment and every way of cutting a tile into calls. Thread-safe for disjoint tiles; the call
+// itself is single-threaded.
+void adam_update(const AdamTile& tile, const AdamParams& params);
+
+// The instruction sets built into this binary and usable on this CPU, best first; "scalar" is last.
+std::vector<std::string_view> available_isas();
+
+// The one in use: the best available, or the one named by SPILLWAY_ISA. Throws ConfigError if that
+// name is unknown or this CPU lacks it.
+std::string_view active_isa();
+
+// The update by one instruction set of available_isas(), whatever the active one is.
+void adam_update_with(std::string_view isa, const AdamTile& tile, const AdamParams& params);
+
+}  // namespace spillway

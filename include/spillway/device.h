@@ -1,0 +1,98 @@
+// The device contract: memory, streams, events, copies. Implemented by lib/host (the CPU as a device,
+// the embedded default) and by gpu/ (CUDA).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "spillway/dtype.h"
+
+namespace spillway {
+
+class Ops;
+
+// A point in a stream's work. Re-recordable; the last record counts.
+// Thread-safe: any thread may synchronise; one thread at a time may record.
+class Event {
+ public:
+  virtual ~Event() = default;
+
+  // Blocks the calling thread until the work recorded before the event has finished. Returns at once
+  // if the event was never recorded. Throws DeviceError (or the error of the failed work) if that
+  // work failed.
+  virtual void synchronize() = 0;
+
+  // Nanoseconds at which the recorded work finished, on the clock of Device::now_ns().
+  // Valid only after synchronize().
+  virtual std::int64_t time_ns() const = 0;
+};
+
+// An in-order queue of asynchronous work. Work of different streams is unordered unless wait() orders
+// it. One thread at a time may enqueue. Nothing here blocks the caller except synchronize().
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  // Copies `bytes` from src to dst once earlier work of this stream has finished. Either side may be
+  // arena memory of the device or pinned host memory; both stay untouched by the caller until the
+  // copy has finished. The ranges do not overlap.
+  virtual void copy(void* dst, const void* src, std::int64_t bytes) = 0;
+
+  // Marks the current end of this stream's work.
+  virtual void record(Event& event) = 0;
+
+  // Later work of this stream starts only when the work recorded in `event` has finished.
+  // The event has to be recorded before this call: waiting on an unrecorded event waits for nothing.
+  virtual void wait(Event& event) = 0;
+
+  // Blocks until all work enqueued so far has finished; throws the first error of that work.
+  virtual void synchronize() = 0;
+};
+
+// One device and its memory. Created by make_host_device() or make_cuda_device().
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string_view name() const = 0;  // "host", "cuda:0"
+
+  // The device arena: `bytes` of device memory, allocated once, owned by the device, freed with it.
+  // Every page is present when the call returns. Throws MemoryError.
+  virtual std::byte* allocate_arena(std::int64_t bytes) = 0;
+
+  // The pinned host arena: page-aligned, present, and usable by copy() without staging. Allocated
+  // once, owned by the device. Throws MemoryError.
+  virtual std::byte* allocate_pinned(std::int64_t bytes) = 0;
+
+  virtual std::unique_ptr<Stream> make_stream(std::string_view name) = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+
+  // The kernels, for weights and activations of `dtype`. Borrows the device.
+  virtual std::unique_ptr<Ops> make_ops(DType dtype) = 0;
+
+  // Monotonic clock shared with Event::time_ns().
+  virtual std::int64_t now_ns() const = 0;
+};
+
+struct HostDeviceOptions {
+  int threads = 0;  // worker threads of the kernels; 0: one per core of the affinity mask
+  // Before each piece of work a stream sleeps a pseudo-random 0 to this many microseconds, so that an
+  // ordering that rests on luck shows. Tests only; 0 in production.
+  int chaos_max_delay_us = 0;
+  std::uint64_t chaos_seed = 0;
+};
+
+// The CPU as a device. Streams are threads; a missing wait() is a real data race.
+std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);
+
+// The CUDA device `index`. Throws DeviceError that says what is missing when this build or this
+// machine has none.
+std::unique_ptr<Device> make_cuda_device(int index);
+
+// Empty if make_cuda_device() can work here; otherwise the reason, as a sentence.
+std::string why_no_cuda_device();
+
+}  // namespace spillway

@@ -1,0 +1,70 @@
+// Asynchronous file I/O: queue requests, submit them, reap their results. One engine belongs to one
+// thread. Implementations: io_uring; libaio and plain threads follow behind the same interface.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace spillway {
+
+enum class IoOp : std::uint8_t { read, write };
+
+// The buffer belongs to the request from queue() until its result has been reaped. For files opened
+// with O_DIRECT, offset, address and length are multiples of the file's alignment (4096 always serves).
+struct IoRequest {
+  IoOp op;
+  int fd;
+  std::int64_t offset;
+  std::byte* data;
+  std::int64_t bytes;   // at most IoEngine::max_transfer_bytes
+  std::uint64_t tag;    // returned with the result
+};
+
+struct IoResult {
+  std::uint64_t tag;
+  std::int64_t bytes;  // moved; may be fewer than asked (a short transfer is no error)
+  int error;           // 0 or a positive errno
+};
+
+class IoEngine {
+ public:
+  static constexpr std::int64_t max_transfer_bytes = 1 << 30;
+
+  virtual ~IoEngine() = default;
+
+  virtual std::string_view name() const = 0;  // "io_uring"
+  virtual int depth() const = 0;              // most requests in flight at a time
+
+  // Takes a request; it may start at once or at submit(). Returns false, and takes nothing, when
+  // depth() requests are in flight.
+  virtual bool queue(const IoRequest& request) = 0;
+
+  // Starts everything queued.
+  virtual void submit() = 0;
+
+  // Stores results of finished requests, in any order; returns how many. Blocks until at least
+  // `min_results` are there (0: polls). EINTR and EAGAIN are handled inside. Throws IoError only if
+  // the engine itself fails.
+  virtual int reap(std::span<IoResult> results, int min_results) = 0;
+};
+
+struct IoEngineOptions {
+  std::string name = "auto";  // auto, io_uring
+  int depth = 32;
+};
+
+// "auto" takes the first engine that works here; an engine asked for by name works or throws IoError
+// naming the sysctl, limit or package to change.
+std::unique_ptr<IoEngine> make_io_engine(const IoEngineOptions& options);
+
+// Engines built in, best first, for --version and error texts.
+std::span<const std::string_view> io_engine_names();
+
+// The first engine of io_engine_names() that works on this machine now; empty if none does.
+std::string_view usable_io_engine();
+
+}  // namespace spillway

@@ -1,0 +1,17 @@
+// One line per message on standard error. The level comes from SPILLWAY_LOG, else DS_LOG_LEVEL
+// (debug, info, warning, error); default info.
+#pragma once
+
+#include <string_view>
+
+namespace spillway {
+
+enum class LogLevel { debug, info, warning, error };
+
+void log(LogLevel level, std::string_view message);
+bool log_enabled(LogLevel level);
+
+inline void log_info(std::string_view message) { log(LogLevel::info, message); }
+inline void log_warning(std::string_view message) { log(LogLevel::warning, message); }
+
+}  // namespace spillway

@@ -1,0 +1,114 @@
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/hash.h"
+#include "base/parallel.h"
+#include "base/text.h"
+#include "spillway/dtype.h"
+
+namespace spillway {
+namespace {
+
+// The nearest f16 by definition, ties to even, from exact double arithmetic.
+std::uint16_t nearest_f16(float x) {
+  const std::uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const double a = std::fabs(static_cast<double>(x));
+  if (a >= 65520.0) return sign | 0x7c00;
+  const int exponent = a == 0.0 ? -14 : std::max(-14, std::ilogb(a));
+  const double unit = std::ldexp(1.0, exponent - 10);
+  const double steps = std::nearbyint(a / unit);  // exact quotient; the default mode is ties to even
+  const double value = steps * unit;
+  if (value < 0x1p-14) return sign | static_cast<std::uint16_t>(value / 0x1p-24);
+  const int e = std::ilogb(value);
+  return sign | static_cast<std::uint16_t>(((e + 15) << 10) | (static_cast<int>(value / std::ldexp(1.0, e - 10)) - 1024));
+}
+
+TEST(DType, HalfToFloatIsExactForAllValues) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    const double sign = bits & 0x8000 ? -1.0 : 1.0;
+    const float value = to_float(f16{static_cast<std::uint16_t>(bits)});
+    if (exponent == 31) {
+      EXPECT_EQ(fraction != 0, std::isnan(value));
+      if (fraction == 0) EXPECT_EQ(value, static_cast<float>(sign * HUGE_VAL));
+      continue;
+    }
+    const double expected = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+    EXPECT_EQ(static_cast<double>(value), sign * expected) << bits;
+    EXPECT_EQ(std::signbit(value), (bits & 0x8000) != 0);
+  }
+}
+
+TEST(DType, FloatToHalfRoundsToNearestEvenAtEveryBoundary) {
+  for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
+    const float low = to_float(f16{static_cast<std::uint16_t>(bits)});
+    const float high = bits + 1 == 0x7c00 ? 65536.0f : to_float(f16{static_cast<std::uint16_t>(bits + 1)});
+    const float middle = low + (high - low) / 2;
+    for (const float x : {low, std::nextafter(low, high), std::nextafter(middle, low), middle, std::nextafter(middle, high)}) {
+      EXPECT_EQ(from_float<f16>(x).bits, nearest_f16(x)) << x;
+      EXPECT_EQ(from_float<f16>(-x).bits, nearest_f16(-x)) << x;
+    }
+  }
+  EXPECT_EQ(from_float<f16>(HUGE_VALF).bits, 0x7c00);
+  EXPECT_TRUE(std::isnan(round_to<f16>(NAN)));
+}
+
+TEST(DType, FloatToBfloatRoundsToNearestEvenAtEveryBoundary) {
+  for (std::uint32_t bits = 0; bits < 0x7f80; ++bits) {
+    const std::uint32_t low = bits << 16;
+    for (const auto& [u, expected] : {std::pair{low, bits}, {low + 0x7fff, bits}, {low + 0x8000, bits + (bits & 1)}, {low + 0x8001, bits + 1}}) {
+      EXPECT_EQ(from_float<bf16>(std::bit_cast<float>(u)).bits, expected);
+      EXPECT_EQ(from_float<bf16>(-std::bit_cast<float>(u)).bits, expected | 0x8000);
+    }
+  }
+  EXPECT_TRUE(std::isnan(round_to<bf16>(std::bit_cast<float>(0x7fffffffu))));
+  EXPECT_TRUE(std::isnan(round_to<bf16>(std::bit_cast<float>(0x7f800001u))));
+}
+
+TEST(Parallel, CallsEveryPieceOnceFromSeveralCallers) {
+  set_parallel_threads(4);
+  for (const std::int64_t pieces : {0, 1, 2, 3, 1000}) {
+    std::vector<std::atomic<int>> calls(static_cast<std::size_t>(pieces));
+    parallel_for(pieces, [&](std::int64_t piece) { ++calls[static_cast<std::size_t>(piece)]; });
+    for (const auto& count : calls) EXPECT_EQ(count, 1);
+  }
+  set_parallel_threads(0);
+}
+
+TEST(Parallel, RethrowsOnTheCaller) {
+  EXPECT_THROW(parallel_for(8, [](std::int64_t piece) { if (piece == 5) throw std::runtime_error("piece 5"); }), std::runtime_error);
+}
+
+TEST(Hash, DoesNotDependOnHowTheDataIsCut) {
+  std::vector<std::byte> data(10007);
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 31 >> 3);
+  Hasher whole, parts;
+  whole.add(std::span(data));
+  parts.add(std::span(data).first(4099));
+  parts.add(std::span(data).subspan(4099));
+  EXPECT_EQ(whole.value(), parts.value());
+  EXPECT_EQ(whole.value(), hash_bytes(data));
+  EXPECT_EQ(hex64(0xabcULL), "0000000000000abc");
+}
+
+TEST(Text, SizesReadWell) {
+  EXPECT_EQ(human_bytes(512), "512 B");
+  EXPECT_EQ(human_bytes(48 << 20), "48.0 MiB");
+  EXPECT_EQ(human_count(1'557'611'200), "1.56 B");
+}
+
+TEST(Text, FindsTheMeantName) {
+  const std::string_view names[] = {"gradient_clipping", "train_batch_size", "fp16"};
+  EXPECT_EQ(closest_match("gradient_cliping", names), "gradient_clipping");
+  EXPECT_EQ(closest_match("fp61", names), "fp16");
+  EXPECT_EQ(closest_match("scheduler", names), "");
+}
+
+}  // namespace
+}  // namespace spillway
