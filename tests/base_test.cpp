@@ -36,7 +36,9 @@ TEST(DType, HalfToFloatIsExactForAllValues) {
     const float value = to_float(f16{static_cast<std::uint16_t>(bits)});
     if (exponent == 31) {
       EXPECT_EQ(fraction != 0, std::isnan(value));
-      if (fraction == 0) EXPECT_EQ(value, static_cast<float>(sign * HUGE_VAL));
+      if (fraction == 0) {
+        EXPECT_EQ(value, static_cast<float>(sign * HUGE_VAL));
+      }
       continue;
     }
     const double expected = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
@@ -87,7 +89,7 @@ TEST(Parallel, RethrowsOnTheCaller) {
 
 TEST(Hash, DoesNotDependOnHowTheDataIsCut) {
   std::vector<std::byte> data(10007);
-  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 31 >> 3);
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>((i * 31) >> 3);
   Hasher whole, parts;
   whole.add(std::span(data));
   parts.add(std::span(data).first(4099));
