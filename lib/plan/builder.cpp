@@ -1,0 +1,64 @@
+#include "plan/builder.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace spillway {
+
+namespace {
+
+Access access(const Plan& plan, int buffer, Role role, bool reads, bool writes) {
+  return {buffer, role, reads, writes, 0, plan.buffers[static_cast<std::size_t>(buffer)].bytes};
+}
+
+}  // namespace
+
+Access read_of(const Plan& plan, int buffer, Role role) { return access(plan, buffer, role, true, false); }
+Access write_of(const Plan& plan, int buffer, Role role) { return access(plan, buffer, role, false, true); }
+Access update_of(const Plan& plan, int buffer, Role role) { return access(plan, buffer, role, true, true); }
+
+Access part(Access access, std::int64_t begin, std::int64_t end) {
+  access.begin = begin;
+  access.end = end;
+  return access;
+}
+
+int add_buffer(Plan& plan, std::string name, Tier tier, Owner owner, std::int64_t bytes, bool persistent) {
+  plan.buffers.push_back({std::move(name), tier, owner, persistent, bytes});
+  return static_cast<int>(plan.buffers.size()) - 1;
+}
+
+Task make_task(TaskKind kind, Lane lane, int layer, int micro_batch, std::int64_t bytes, std::vector<Access> accesses) {
+  Task task;
+  task.kind = kind;
+  task.lane = lane;
+  task.layer = layer;
+  task.micro_batch = micro_batch;
+  task.bytes = bytes;
+  task.accesses = std::move(accesses);
+  return task;
+}
+
+std::size_t Timeline::clamp(std::int64_t position) const {
+  return static_cast<std::size_t>(std::clamp<std::int64_t>(position, 0, static_cast<std::int64_t>(positions())));
+}
+
+std::size_t Timeline::clamp_last(std::int64_t position) const {
+  return static_cast<std::size_t>(std::clamp<std::int64_t>(position, 0, static_cast<std::int64_t>(positions()) - 1));
+}
+
+std::vector<Task> Timeline::flatten() && {
+  std::vector<Task> tasks;
+  const auto append = [&](std::vector<Task>& from) {
+    tasks.insert(tasks.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
+  for (std::size_t u = 0; u < positions(); ++u) {
+    append(before_[u]);
+    append(at_[u]);
+    append(after_[u]);
+  }
+  append(before_[positions()]);
+  return tasks;
+}
+
+}  // namespace spillway

@@ -1,0 +1,34 @@
+// Pass "lower": model, configuration and placement become tasks in canonical order, with the buffers
+// they touch. Dependencies are derived later, from the addresses.
+#pragma once
+
+#include <vector>
+
+#include "plan/builder.h"
+#include "plan/placement.h"
+#include "spillway/plan.h"
+
+namespace spillway {
+
+// Fills layers, tiles, extents and the persistent buffers of `plan` from its request.
+void lower_persistent(const Placement& placement, const std::vector<TileRange>& tiles, Plan& plan);
+
+// The finished gradient of each layer on its way from backward to the update.
+struct FinishedGradients {
+  std::vector<int> buffer;  // per layer
+};
+
+// Forward, backward and gradients of all micro-batches, then the gate.
+Timeline lower_compute(const Placement& placement, Plan& plan, FinishedGradients& gradients);
+
+// The optimizer, tile by tile. The first tiles are read under the last backward tasks of `timeline`.
+void lower_update(const FinishedGradients& gradients, Plan& plan, Timeline& timeline);
+
+// Forward of one batch and its loss.
+Timeline lower_evaluation(Plan& plan);
+
+// Makes a layer's weights available on the device from position `first` of the timeline on, moving them
+// there ahead of use if they live elsewhere. Returns the buffer to read.
+int lower_weights(Plan& plan, Timeline& timeline, int layer, std::int64_t first);
+
+}  // namespace spillway

@@ -1,0 +1,287 @@
+// Forward and backward of every micro-batch, micro-batch after micro-batch, and the way of the
+// gradients to the buffer the optimizer reads.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "plan/lower.h"
+
+namespace spillway {
+
+namespace {
+
+struct ComputeOp {
+  TaskKind kind;
+  int layer;
+  int micro_batch;
+};
+
+std::vector<ComputeOp> micro_batch_major(const PlanRequest& request) {
+  std::vector<ComputeOp> ops;
+  const int head = static_cast<int>(request.layers.size()) - 1;
+  for (int m = 0; m < request.accumulation_steps; ++m) {
+    for (int l = 0; l < head; ++l) ops.push_back({TaskKind::forward, l, m});
+    for (int l = head; l >= 0; --l) ops.push_back({TaskKind::backward, l, m});
+  }
+  return ops;
+}
+
+class ComputeLowering {
+ public:
+  ComputeLowering(const Placement& placement, Plan& plan, FinishedGradients& finished)
+      : placement_(placement),
+        plan_(plan),
+        request_(plan.request),
+        finished_(finished),
+        ops_(micro_batch_major(plan.request)),
+        timeline_(ops_.size()),
+        head_(static_cast<int>(plan.layers.size()) - 1) {}
+
+  Timeline run() &&;
+
+ private:
+  bool last_micro_batch(int m) const { return m == request_.accumulation_steps - 1; }
+  std::int64_t activation_bytes() const {
+    return request_.shape.batch * request_.shape.time * request_.channels * size_of(request_.dtype);
+  }
+  const LayerShape& shape(int layer) const { return request_.layers[static_cast<std::size_t>(layer)]; }
+  const LayerPlan& layer(int l) const { return plan_.layers[static_cast<std::size_t>(l)]; }
+  // Position of a layer's forward or backward in the timeline.
+  std::int64_t position(TaskKind kind, int l, int m) const {
+    const std::int64_t base = static_cast<std::int64_t>(m) * (2 * head_ + 1);
+    return kind == TaskKind::forward ? base + l : base + 2 * head_ - l;
+  }
+
+  void plan_weights();
+  void start_micro_batch(int m);
+  void add_op(std::size_t u);
+  void add_forward_accesses(const ComputeOp& op, Task& task);
+  void add_backward_accesses(const ComputeOp& op, Task& task);
+  int input_of_backward(const ComputeOp& op);
+  void offload_activation(std::size_t u, const ComputeOp& op);
+  void after_backward(std::size_t u, const ComputeOp& op);
+  void accumulate_on_host(std::size_t u, const ComputeOp& op, int gradient);
+  void finalize(std::size_t u, int l, int accumulated);
+
+  const Placement& placement_;
+  Plan& plan_;
+  const PlanRequest& request_;
+  FinishedGradients& finished_;
+  std::vector<ComputeOp> ops_;
+  Timeline timeline_;
+  int head_;
+
+  std::vector<std::vector<int>> weights_of_op_;  // per position: device buffer of own and tied weights
+  int batch_ = -1;                               // device: this micro-batch's tokens and targets
+  int statistics_ = -1;                          // device: losses, then square sums
+  int dactivation_ = -1;                         // gradient of the activation, updated in place down the layers
+  std::vector<int> outputs_;                     // per layer: its forward output of this micro-batch
+  std::vector<int> saved_;                       // per layer: host copy of its output, or -1
+  std::vector<int> gradients_;                   // per layer: f32 gradient of this micro-batch
+  std::vector<int> accumulators_;                // per layer: f32 accumulator, device or host
+};
+
+// Cuts each layer's uses into runs that keep the weights on the device: a use at most two positions
+// after the last one (the turn from forward to backward) does not fetch them again.
+void ComputeLowering::plan_weights() {
+  constexpr std::int64_t kReuseDistance = 2;
+  weights_of_op_.assign(ops_.size(), {-1, -1});
+  for (int l = 0; l <= head_; ++l) {
+    std::vector<std::size_t> uses;
+    for (std::size_t u = 0; u < ops_.size(); ++u) {
+      const bool own = ops_[u].layer == l && !(ops_[u].kind == TaskKind::backward && l == 0);
+      if (own || shape(ops_[u].layer).tied_layer == l) uses.push_back(u);
+    }
+    for (std::size_t i = 0; i < uses.size();) {
+      std::size_t j = i;
+      while (j + 1 < uses.size() && static_cast<std::int64_t>(uses[j + 1] - uses[j]) <= kReuseDistance) ++j;
+      const int buffer = lower_weights(plan_, timeline_, l, static_cast<std::int64_t>(uses[i]));
+      for (; i <= j; ++i) weights_of_op_[uses[i]][ops_[uses[i]].layer == l ? 0 : 1] = buffer;
+    }
+  }
+}
+
+void ComputeLowering::start_micro_batch(int m) {
+  const std::int64_t bytes = request_.shape.batch * request_.shape.time * 2 * 4;
+  batch_ = add_transient(plan_, fmt::format("batch {}", m), Tier::device, Owner::batch, bytes);
+  Access source = part(read_of(plan_, plan_.batch_buffer, Role::source), m * bytes, (m + 1) * bytes);
+  timeline_.before(position(TaskKind::forward, 0, m) - 1,
+                   make_task(TaskKind::copy_batch, Lane::h2d, -1, m, bytes,
+                             {source, write_of(plan_, batch_, Role::destination)}));
+  dactivation_ = add_transient(plan_, fmt::format("activation gradient, micro-batch {}", m), Tier::device,
+                               Owner::activations, activation_bytes());
+  outputs_.assign(plan_.layers.size(), -1);
+  saved_.assign(plan_.layers.size(), -1);
+  gradients_.assign(plan_.layers.size(), -1);
+}
+
+void ComputeLowering::add_forward_accesses(const ComputeOp& op, Task& task) {
+  if (op.layer == 0) {
+    task.accesses.push_back(read_of(plan_, batch_, Role::batch));
+  } else {
+    task.accesses.push_back(read_of(plan_, outputs_[static_cast<std::size_t>(op.layer) - 1], Role::x));
+  }
+  int& y = outputs_[static_cast<std::size_t>(op.layer)];
+  y = add_transient(plan_, fmt::format("output of {}, micro-batch {}", layer(op.layer).name, op.micro_batch),
+                    Tier::device, Owner::activations, activation_bytes());
+  task.accesses.push_back(write_of(plan_, y, Role::y));
+}
+
+// The layer's input: where forward left it, or brought back from the host.
+int ComputeLowering::input_of_backward(const ComputeOp& op) {
+  const auto input = static_cast<std::size_t>(op.layer) - 1;
+  if (saved_[input] < 0) return outputs_[input];
+  const int back = add_transient(plan_, plan_.buffers[static_cast<std::size_t>(saved_[input])].name + " again",
+                                 Tier::device, Owner::activations, activation_bytes());
+  // Not ahead of its own departure, however deep the prefetch.
+  const std::int64_t gone = position(TaskKind::forward, op.layer - 1, op.micro_batch) + 2;
+  timeline_.before(std::max(gone, position(TaskKind::backward, op.layer, op.micro_batch) - request_.prefetch_depth),
+                   make_task(TaskKind::load_activation, Lane::h2d, op.layer, op.micro_batch, activation_bytes(),
+                             {read_of(plan_, saved_[input], Role::source), write_of(plan_, back, Role::destination)}));
+  return back;
+}
+
+void ComputeLowering::add_backward_accesses(const ComputeOp& op, Task& task) {
+  const auto l = static_cast<std::size_t>(op.layer);
+  const bool first = op.micro_batch == 0;
+  const auto gradient_of = [&](std::size_t g) {
+    if (gradients_[g] < 0) {
+      gradients_[g] = add_transient(plan_, fmt::format("f32 gradient of {}, micro-batch {}", plan_.layers[g].name, op.micro_batch),
+                                    Tier::device, Owner::gradients, plan_.layers[g].num_elements * 4);
+      if (first && !plan_.layers[g].square_sums_on_host) accumulators_[g] = gradients_[g];
+    }
+    return gradients_[g];
+  };
+  if (op.layer == head_ || op.layer == 0) task.accesses.push_back(read_of(plan_, batch_, Role::batch));
+  if (op.layer > 0) task.accesses.push_back(read_of(plan_, input_of_backward(op), Role::x));
+  if (op.layer == head_) {
+    task.accesses.push_back(write_of(plan_, dactivation_, Role::dx));
+    task.accesses.push_back(part(write_of(plan_, statistics_, Role::loss), op.micro_batch * 8, op.micro_batch * 8 + 8));
+  } else if (op.layer > 0) {
+    task.accesses.push_back(update_of(plan_, dactivation_, Role::dy));
+  } else {
+    task.accesses.push_back(read_of(plan_, dactivation_, Role::dy));
+  }
+  const bool shared = gradients_[l] >= 0;  // another layer's tied part is already in it
+  const int gradient = gradient_of(l);
+  task.accesses.push_back(shared ? update_of(plan_, gradient, Role::gradient) : write_of(plan_, gradient, Role::gradient));
+  if (shape(op.layer).tied_layer >= 0) {
+    task.accesses.push_back(write_of(plan_, gradient_of(static_cast<std::size_t>(shape(op.layer).tied_layer)), Role::tied_gradient));
+  }
+}
+
+void ComputeLowering::add_op(std::size_t u) {
+  const ComputeOp& op = ops_[u];
+  const bool is_forward = op.kind == TaskKind::forward;
+  Task task = make_task(op.kind, Lane::compute, op.layer, op.micro_batch, 0, {});
+  task.flops = is_forward ? shape(op.layer).forward_flops : shape(op.layer).backward_flops;
+  const std::int64_t workspace = is_forward ? shape(op.layer).forward_workspace : shape(op.layer).backward_workspace;
+  if (weights_of_op_[u][0] >= 0) task.accesses.push_back(read_of(plan_, weights_of_op_[u][0], Role::weights));
+  if (weights_of_op_[u][1] >= 0) task.accesses.push_back(read_of(plan_, weights_of_op_[u][1], Role::tied_weights));
+  if (workspace > 0) {
+    const int buffer = add_transient(plan_, fmt::format("workspace of {} {}", name_of(op.kind), layer(op.layer).name),
+                                     Tier::device, Owner::workspace, workspace);
+    task.accesses.push_back(write_of(plan_, buffer, Role::workspace));
+  }
+  is_forward ? add_forward_accesses(op, task) : add_backward_accesses(op, task);
+  timeline_.at(u, std::move(task));
+  is_forward ? offload_activation(u, op) : after_backward(u, op);
+}
+
+// Every block's input but the last one's leaves for the host; backward of the last block follows at once.
+void ComputeLowering::offload_activation(std::size_t u, const ComputeOp& op) {
+  if (!request_.activations_on_host || op.layer >= head_ - 2) return;
+  const auto l = static_cast<std::size_t>(op.layer);
+  saved_[l] = add_transient(plan_, fmt::format("saved output of {}, micro-batch {}", layer(op.layer).name, op.micro_batch),
+                            Tier::host, Owner::activations, activation_bytes());
+  timeline_.after(static_cast<std::int64_t>(u) + 1,
+                  make_task(TaskKind::save_activation, Lane::d2h, op.layer, op.micro_batch, activation_bytes(),
+                            {read_of(plan_, outputs_[l], Role::source), write_of(plan_, saved_[l], Role::destination)}));
+}
+
+void ComputeLowering::after_backward(std::size_t u, const ComputeOp& op) {
+  const auto l = static_cast<std::size_t>(op.layer);
+  if (plan_.layers[l].square_sums_on_host) {
+    accumulate_on_host(u, op, gradients_[l]);
+    return;
+  }
+  if (op.micro_batch > 0) {
+    timeline_.at(u, make_task(TaskKind::accumulate, Lane::compute, op.layer, op.micro_batch, plan_.layers[l].num_elements * 12,
+                              {update_of(plan_, accumulators_[l], Role::destination), read_of(plan_, gradients_[l], Role::source)}));
+  }
+  if (last_micro_batch(op.micro_batch)) finalize(u, op.layer, accumulators_[l]);
+}
+
+// The f32 gradient of each micro-batch crosses the link and is added on the host.
+void ComputeLowering::accumulate_on_host(std::size_t u, const ComputeOp& op, int gradient) {
+  const auto l = static_cast<std::size_t>(op.layer);
+  const std::int64_t bytes = plan_.layers[l].num_elements * 4;
+  const auto later = static_cast<std::int64_t>(u) + 1;
+  const bool first = op.micro_batch == 0;
+  const int landing = add_transient(plan_, fmt::format("f32 gradient of {} on the host, micro-batch {}", plan_.layers[l].name, op.micro_batch),
+                                    Tier::host, Owner::gradients, bytes);
+  timeline_.after(later, make_task(TaskKind::drain_partial, Lane::d2h, op.layer, op.micro_batch, bytes,
+                                   {read_of(plan_, gradient, Role::source), write_of(plan_, landing, Role::destination)}));
+  if (first) {
+    accumulators_[l] = landing;
+  } else {
+    timeline_.after(later + 1, make_task(TaskKind::accumulate, Lane::cpu, op.layer, op.micro_batch, bytes * 3,
+                                         {update_of(plan_, accumulators_[l], Role::destination), read_of(plan_, landing, Role::source)}));
+  }
+  if (!last_micro_batch(op.micro_batch)) return;
+  const std::int64_t begin = plan_.layers[l].first_piece * 8;
+  const std::int64_t end = begin + (plan_.layers[l].num_elements + 4095) / 4096 * 8;
+  timeline_.after(later + 1, make_task(TaskKind::finalize, Lane::cpu, op.layer, op.micro_batch, bytes * 2,
+                                       {update_of(plan_, accumulators_[l], Role::gradient),
+                                        part(write_of(plan_, plan_.host_square_sums_buffer, Role::square_sums), begin, end)}));
+  finished_.buffer[l] = accumulators_[l];
+}
+
+void ComputeLowering::finalize(std::size_t u, int l, int accumulated) {
+  const LayerPlan& target = layer(l);
+  const std::int64_t wire_bytes = target.num_elements * size_of(target.gradient_dtype);
+  const int wire = add_transient(plan_, fmt::format("gradient of {}", target.name), Tier::device, Owner::gradients, wire_bytes);
+  const std::int64_t begin = target.first_piece * 8;
+  const std::int64_t end = begin + (target.num_elements + 4095) / 4096 * 8;
+  const int m = static_cast<int>(request_.accumulation_steps) - 1;
+  timeline_.at(u, make_task(TaskKind::finalize, Lane::compute, l, m, target.num_elements * 4 + wire_bytes,
+                            {read_of(plan_, accumulated, Role::source), write_of(plan_, wire, Role::gradient),
+                             part(write_of(plan_, statistics_, Role::square_sums), begin, end)}));
+  if (target.update_on_device) {
+    finished_.buffer[static_cast<std::size_t>(l)] = wire;
+    return;
+  }
+  const int landed = add_transient(plan_, fmt::format("gradient of {} on the host", target.name), Tier::host, Owner::gradients, wire_bytes);
+  timeline_.after(static_cast<std::int64_t>(u) + 1,
+                  make_task(TaskKind::drain_gradient, Lane::d2h, l, m, wire_bytes,
+                            {read_of(plan_, wire, Role::source), write_of(plan_, landed, Role::destination)}));
+  finished_.buffer[static_cast<std::size_t>(l)] = landed;
+}
+
+Timeline ComputeLowering::run() && {
+  const std::int64_t statistics_bytes = plan_.buffers[static_cast<std::size_t>(plan_.statistics_buffer)].bytes;
+  statistics_ = add_transient(plan_, "losses and square sums on the device", Tier::device, Owner::statistics, statistics_bytes);
+  finished_.buffer.assign(plan_.layers.size(), -1);
+  accumulators_.assign(plan_.layers.size(), -1);
+  plan_weights();
+  for (std::size_t u = 0; u < ops_.size(); ++u) {
+    if (ops_[u].kind == TaskKind::forward && ops_[u].layer == 0) start_micro_batch(ops_[u].micro_batch);
+    add_op(u);
+  }
+  const auto end = static_cast<std::int64_t>(timeline_.positions());
+  timeline_.before(end, make_task(TaskKind::drain_statistics, Lane::d2h, -1, -1, statistics_bytes,
+                                  {read_of(plan_, statistics_, Role::source),
+                                   write_of(plan_, plan_.statistics_buffer, Role::destination)}));
+  std::vector<Access> gate = {read_of(plan_, plan_.statistics_buffer, Role::square_sums)};
+  if (plan_.host_square_sums_buffer >= 0) gate.push_back(read_of(plan_, plan_.host_square_sums_buffer, Role::host_square_sums));
+  timeline_.before(end, make_task(TaskKind::gate, Lane::cpu, -1, -1, statistics_bytes, std::move(gate)));
+  return std::move(timeline_);
+}
+
+}  // namespace
+
+Timeline lower_compute(const Placement& placement, Plan& plan, FinishedGradients& gradients) {
+  return ComputeLowering(placement, plan, gradients).run();
+}
+
+}  // namespace spillway

@@ -1,0 +1,137 @@
+// The optimizer: each tile's state is read, updated and written back while its neighbours' are on their
+// way in and out; new 16-bit weights go where the weights live.
+#include <deque>
+
+#include <fmt/format.h>
+
+#include "plan/lower.h"
+
+namespace spillway {
+
+namespace {
+
+class UpdateLowering {
+ public:
+  UpdateLowering(const FinishedGradients& gradients, Plan& plan, Timeline& timeline)
+      : gradients_(gradients), plan_(plan), timeline_(timeline), ring_(plan.tiles.size(), -1) {
+    for (std::size_t t = 0; t < plan.tiles.size(); ++t) {
+      if (plan.tiles[t].tier == Tier::nvme) swapped_.push_back(static_cast<int>(t));
+    }
+  }
+
+  void run();
+
+ private:
+  std::int64_t end() const { return static_cast<std::int64_t>(timeline_.positions()); }
+  void emit(Task task) { timeline_.before(end(), std::move(task)); }
+  void read_ahead(std::int64_t position);
+  void update(int t);
+  void send_weights(int t, int from);
+  void retire(std::size_t keep);
+
+  const FinishedGradients& gradients_;
+  Plan& plan_;
+  Timeline& timeline_;
+  std::vector<int> ring_;       // per tile on NVMe: its place in the host ring
+  std::vector<int> swapped_;    // tiles on NVMe, in update order
+  std::size_t next_read_ = 0;   // into swapped_
+  std::deque<std::vector<Task>> outgoing_;  // per updated tile: its transfers, issued one tile later
+};
+
+// Issues the read of the next tile on NVMe into a fresh place of the ring.
+void UpdateLowering::read_ahead(std::int64_t position) {
+  if (next_read_ == swapped_.size()) return;
+  const int t = swapped_[next_read_++];
+  const TilePlan& tile = plan_.tiles[static_cast<std::size_t>(t)];
+  const std::string name = fmt::format("{}, in the ring", plan_.buffers[static_cast<std::size_t>(tile.state_buffer)].name);
+  const int place = add_transient(plan_, name, Tier::host, Owner::staging, tile.state_bytes());
+  ring_[static_cast<std::size_t>(t)] = place;
+  Task task = make_task(TaskKind::read_tile, Lane::nvme_read, tile.layer, -1, tile.state_bytes(),
+                        {read_of(plan_, tile.state_buffer, Role::source), write_of(plan_, place, Role::destination)});
+  task.tile = t;
+  timeline_.before(position, std::move(task));
+}
+
+// New weights from `from`, where the update left them, to where the layer's weights live.
+void UpdateLowering::send_weights(int t, int from) {
+  const TilePlan& tile = plan_.tiles[static_cast<std::size_t>(t)];
+  const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(tile.layer)];
+  const std::int64_t width = size_of(plan_.request.dtype);
+  const std::int64_t bytes = tile.num_elements() * width;
+  const Access home = part(write_of(plan_, layer.weights_buffer, Role::destination), tile.begin * width, tile.end * width);
+  const auto send = [&](TaskKind kind, Lane lane, std::int64_t moved, Access source, Access destination) {
+    Task task = make_task(kind, lane, tile.layer, -1, moved, {source, destination});
+    task.tile = t;
+    outgoing_.back().push_back(std::move(task));
+  };
+  const Access source = part(read_of(plan_, from, Role::source), 0, bytes);
+  if (layer.weights_tier == Tier::device) return send(TaskKind::publish, Lane::h2d, bytes, source, home);
+  if (layer.weights_tier == Tier::host) return send(TaskKind::publish, Lane::d2h, bytes, source, home);
+  int staged = from;
+  const std::int64_t padded = padded_weight_bytes(tile, plan_.request.dtype);
+  if (layer.update_on_device) {
+    staged = add_transient(plan_, fmt::format("new weights of tile {}, on the host", t), Tier::host, Owner::staging, padded);
+    // All of the page-padded buffer counts as written: the padding's bytes are never looked at.
+    send(TaskKind::publish, Lane::d2h, bytes, source, write_of(plan_, staged, Role::destination));
+  }
+  send(TaskKind::write_weights, Lane::nvme_write, padded, read_of(plan_, staged, Role::source),
+       part(home, tile.begin * width, tile.begin * width + padded));
+}
+
+void UpdateLowering::update(int t) {
+  const TilePlan& tile = plan_.tiles[static_cast<std::size_t>(t)];
+  const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(tile.layer)];
+  const std::int64_t width = size_of(plan_.request.dtype);
+  const std::int64_t gradient_width = size_of(layer.gradient_dtype);
+  const Tier here = layer.update_on_device ? Tier::device : Tier::host;
+  const int state = tile.tier == Tier::nvme ? ring_[static_cast<std::size_t>(t)] : tile.state_buffer;
+  Task task = make_task(TaskKind::update_tile, layer.update_on_device ? Lane::compute : Lane::cpu, tile.layer, -1,
+                        tile.num_elements() * (24 + gradient_width + width),
+                        {update_of(plan_, state, Role::state),
+                         part(read_of(plan_, gradients_.buffer[static_cast<std::size_t>(tile.layer)], Role::gradient),
+                              tile.begin * gradient_width, tile.end * gradient_width)});
+  task.tile = t;
+  outgoing_.emplace_back();
+  if (layer.weights_tier == here) {
+    task.accesses.push_back(part(write_of(plan_, layer.weights_buffer, Role::new_weights), tile.begin * width, tile.end * width));
+  } else {
+    const int fresh = add_transient(plan_, fmt::format("new weights of tile {}", t), here, Owner::staging,
+                                    padded_weight_bytes(tile, plan_.request.dtype));
+    task.accesses.push_back(write_of(plan_, fresh, Role::new_weights));
+    send_weights(t, fresh);
+  }
+  emit(std::move(task));
+  if (tile.tier == Tier::nvme) {
+    Task write = make_task(TaskKind::write_tile, Lane::nvme_write, tile.layer, -1, tile.state_bytes(),
+                           {read_of(plan_, state, Role::source), write_of(plan_, tile.state_buffer, Role::destination)});
+    write.tile = t;
+    outgoing_.back().push_back(std::move(write));
+  }
+}
+
+// A tile's transfers are put behind the next tile's update, so that its memory is not handed on
+// before they have had that long to finish.
+void UpdateLowering::retire(std::size_t keep) {
+  while (outgoing_.size() > keep) {
+    for (Task& task : outgoing_.front()) emit(std::move(task));
+    outgoing_.pop_front();
+  }
+}
+
+void UpdateLowering::run() {
+  for (int i = 0; i < plan_.request.prefetch_depth; ++i) read_ahead(end() - 1);
+  for (std::size_t t = 0; t < plan_.tiles.size(); ++t) {
+    if (plan_.tiles[t].tier == Tier::nvme) read_ahead(end());
+    update(static_cast<int>(t));
+    retire(1);
+  }
+  retire(0);
+}
+
+}  // namespace
+
+void lower_update(const FinishedGradients& gradients, Plan& plan, Timeline& timeline) {
+  UpdateLowering(gradients, plan, timeline).run();
+}
+
+}  // namespace spillway

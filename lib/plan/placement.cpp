@@ -1,0 +1,160 @@
+#include "plan/placement.h"
+
+#include <cmath>
+
+namespace spillway {
+
+namespace {
+
+constexpr std::int64_t kStateBytes = 12;  // per element: f32 master and two f32 moments
+
+Tier tier_of(OffloadDevice device) {
+  switch (device) {
+    case OffloadDevice::none: return Tier::device;
+    case OffloadDevice::cpu: return Tier::host;
+    case OffloadDevice::nvme: return Tier::nvme;
+  }
+  return Tier::device;
+}
+
+Tier one_higher(Tier tier) { return tier == Tier::nvme ? Tier::host : Tier::device; }
+
+// Elements that stay one tier above the named one.
+std::int64_t kept_elements(std::int64_t total, double ratio) {
+  return static_cast<std::int64_t>(std::llround(static_cast<double>(total) * (1.0 - ratio)));
+}
+
+bool persistent_on_device(const PlanRequest& request, const LayerShape& layer) {
+  return layer.num_elements <= request.persistence_threshold;
+}
+
+}  // namespace
+
+std::vector<TileRange> cut_tiles(const PlanRequest& request) {
+  std::vector<TileRange> tiles;
+  for (std::size_t l = 0; l < request.layers.size(); ++l) {
+    const std::int64_t n = request.layers[l].num_elements;
+    for (std::int64_t t = 0; t < num_tiles(n, request.tile_size); ++t) {
+      tiles.push_back({static_cast<int>(l), tile_range(n, request.tile_size, t)});
+    }
+  }
+  return tiles;
+}
+
+namespace {
+
+void place_weights(const PlanRequest& request, Placement& placement) {
+  const Tier tier = tier_of(request.offload_param);
+  std::int64_t total = 0;
+  for (const LayerShape& layer : request.layers) total += layer.num_elements;
+  std::int64_t keep = kept_elements(total, request.offload_param_ratio);
+  for (std::size_t l = 0; l < request.layers.size(); ++l) {
+    const LayerShape& layer = request.layers[l];
+    if (tier == Tier::device || persistent_on_device(request, layer)) continue;
+    placement.weights[l] = keep >= layer.num_elements ? one_higher(tier) : tier;
+    keep -= layer.num_elements;
+  }
+}
+
+void place_state(const PlanRequest& request, const std::vector<TileRange>& tiles, Placement& placement) {
+  const Tier tier = tier_of(request.offload_optimizer);
+  if (tier == Tier::device) return;
+  std::int64_t total = 0;
+  for (const LayerShape& layer : request.layers) total += layer.num_elements;
+  std::int64_t keep = kept_elements(total, request.offload_optimizer_ratio);
+  for (std::size_t l = 0; l < request.layers.size(); ++l) {
+    if (tier == Tier::nvme || keep < request.layers[l].num_elements) placement.update_on_device[l] = false;
+    if (tier == Tier::host) keep -= request.layers[l].num_elements;
+  }
+  for (std::size_t t = 0; t < tiles.size(); ++t) {
+    if (placement.update_on_device[static_cast<std::size_t>(tiles[t].layer)]) continue;
+    placement.tiles[t] = tier;
+    if (tier == Tier::nvme && keep >= tiles[t].elements.size()) placement.tiles[t] = Tier::host;
+    if (tier == Tier::nvme) keep -= tiles[t].elements.size();
+  }
+}
+
+}  // namespace
+
+Placement initial_placement(const PlanRequest& request, const std::vector<TileRange>& tiles) {
+  Placement placement;
+  placement.weights.assign(request.layers.size(), Tier::device);
+  placement.update_on_device.assign(request.layers.size(), true);
+  placement.tiles.assign(tiles.size(), Tier::device);
+  if (request.placement == PlacementPolicy::exact) {
+    place_weights(request, placement);
+    place_state(request, tiles, placement);
+  }
+  return placement;
+}
+
+namespace {
+
+// Last layers first: the first layers' state is wanted soonest in the next step.
+bool sink_from_device(const PlanRequest& request, const std::vector<TileRange>& tiles, std::int64_t excess,
+                      Placement& placement) {
+  const std::int64_t before = excess;
+  if (request.accumulation_steps > 1 && !placement.accumulate_on_host) {
+    bool any = false;
+    for (const bool on_device : placement.update_on_device) any = any || on_device;
+    if (!any) {
+      placement.accumulate_on_host = true;
+      return true;
+    }
+  }
+  if (request.placement != PlacementPolicy::fill) return false;
+  if (request.offload_optimizer != OffloadDevice::none) {
+    for (std::size_t t = tiles.size(); t-- > 0 && excess > 0;) {
+      const auto l = static_cast<std::size_t>(tiles[t].layer);
+      if (!placement.update_on_device[l]) continue;
+      placement.update_on_device[l] = false;
+      for (std::size_t u = 0; u < tiles.size(); ++u) {
+        if (tiles[u].layer == static_cast<int>(l)) placement.tiles[u] = Tier::host;
+      }
+      excess -= request.layers[l].num_elements * (kStateBytes + size_of(request.wire));
+    }
+  }
+  if (request.offload_param != OffloadDevice::none) {
+    for (std::size_t l = request.layers.size(); l-- > 0 && excess > 0;) {
+      if (placement.weights[l] != Tier::device || persistent_on_device(request, request.layers[l])) continue;
+      placement.weights[l] = Tier::host;
+      excess -= request.layers[l].num_elements * size_of(request.dtype);
+    }
+  }
+  return excess < before;
+}
+
+bool sink_from_host(const PlanRequest& request, const std::vector<TileRange>& tiles, std::int64_t excess,
+                    Placement& placement) {
+  if (request.placement != PlacementPolicy::fill) return false;
+  const std::int64_t before = excess;
+  if (request.offload_optimizer == OffloadDevice::nvme) {
+    for (std::size_t t = tiles.size(); t-- > 0 && excess > 0;) {
+      if (placement.tiles[t] != Tier::host) continue;
+      placement.tiles[t] = Tier::nvme;
+      excess -= tiles[t].elements.size() * kStateBytes;
+    }
+  }
+  if (request.offload_param == OffloadDevice::nvme) {
+    for (std::size_t l = request.layers.size(); l-- > 0 && excess > 0;) {
+      if (placement.weights[l] != Tier::host) continue;
+      placement.weights[l] = Tier::nvme;
+      excess -= request.layers[l].num_elements * size_of(request.dtype);
+    }
+  }
+  return excess < before;
+}
+
+}  // namespace
+
+bool sink(const PlanRequest& request, const std::vector<TileRange>& tiles, Tier tier,
+          std::int64_t excess_bytes, Placement& placement) {
+  switch (tier) {
+    case Tier::device: return sink_from_device(request, tiles, excess_bytes, placement);
+    case Tier::host: return sink_from_host(request, tiles, excess_bytes, placement);
+    case Tier::nvme: return false;
+  }
+  return false;
+}
+
+}  // namespace spillway

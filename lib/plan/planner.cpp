@@ -1,0 +1,126 @@
+// Runs the passes: place, lower, allocate, derive dependencies, check; and sinks state until it fits.
+#include <fmt/format.h>
+
+#include "base/hash.h"
+#include "plan/allocate.h"
+#include "plan/hazards.h"
+#include "plan/lower.h"
+#include "spillway/error.h"
+#include "spillway/plan.h"
+
+namespace spillway {
+
+namespace {
+
+Plan lower_and_allocate(const PlanRequest& request, const Placement& placement, const std::vector<TileRange>& tiles) {
+  Plan plan;
+  plan.request = request;
+  for (std::size_t t = 0; t < kTiers; ++t) plan.tiers[t].budget = request.budgets[t];
+  lower_persistent(placement, tiles, plan);
+  FinishedGradients gradients;
+  Timeline timeline = lower_compute(placement, plan, gradients);
+  lower_update(gradients, plan, timeline);
+  plan.step.tasks = std::move(timeline).flatten();
+  plan.evaluation.tasks = lower_evaluation(plan).flatten();
+  allocate(plan);
+  return plan;
+}
+
+std::uint64_t hash_of(const Plan& plan) {
+  Hasher hasher;
+  for (const Program* program : {&plan.step, &plan.evaluation}) {
+    for (const Task& task : program->tasks) {
+      for (const int value : {static_cast<int>(task.kind), static_cast<int>(task.lane), task.layer, task.micro_batch, task.tile}) {
+        hasher.add(std::int64_t{value});
+      }
+      for (const Access& access : task.accesses) {
+        const Buffer& buffer = plan.buffers[static_cast<std::size_t>(access.buffer)];
+        for (const std::int64_t value : {static_cast<std::int64_t>(access.role), static_cast<std::int64_t>(buffer.tier), buffer.offset + access.begin, buffer.offset + access.end}) {
+          hasher.add(value);
+        }
+      }
+      for (const Dependency& d : task.dependencies) hasher.add(std::int64_t{d.task} * 2 + (d.previous_run ? 1 : 0));
+    }
+  }
+  return hasher.value();
+}
+
+}  // namespace
+
+bool Plan::fits() const {
+  for (const TierUse& use : tiers) {
+    if (!use.fits()) return false;
+  }
+  return true;
+}
+
+std::int64_t Plan::num_parameters() const {
+  std::int64_t total = 0;
+  for (const LayerPlan& layer : layers) total += layer.num_elements;
+  return total;
+}
+
+std::int64_t Plan::state_bytes() const {
+  std::int64_t total = 0;
+  for (const LayerPlan& layer : layers) total += layer.num_elements * (size_of(request.dtype) + 12 + size_of(layer.gradient_dtype));
+  return total;
+}
+
+Plan build_plan(const PlanRequest& request) {
+  const std::vector<TileRange> tiles = cut_tiles(request);
+  Placement placement = initial_placement(request, tiles);
+  Plan plan = lower_and_allocate(request, placement, tiles);
+  for (bool sunk = true; sunk && !plan.fits();) {
+    sunk = false;
+    for (const Tier tier : {Tier::device, Tier::host}) {
+      const TierUse& use = plan.tiers[static_cast<std::size_t>(tier)];
+      if (!use.fits() && sink(request, tiles, tier, use.peak - *use.budget, placement)) sunk = true;
+    }
+    if (sunk) plan = lower_and_allocate(request, placement, tiles);
+  }
+  derive_dependencies(plan, plan.step);
+  derive_dependencies(plan, plan.evaluation);
+  plan.hash = hash_of(plan);
+  return plan;
+}
+
+Plan make_plan(const PlanRequest& request) {
+  Plan plan = build_plan(request);
+  if (!plan.fits()) throw MemoryError(refusal_text(plan));
+  const std::vector<std::string> violations = check_plan(plan);
+  if (!violations.empty()) {
+    throw Error(fmt::format("[plan] the plan is not sound, which is a bug of Spillway: {} (and {} more)", violations.front(),
+                            violations.size() - 1));
+  }
+  return plan;
+}
+
+PlanRequest make_request(const Config& config, const ModelSpec& spec, const std::vector<std::unique_ptr<Layer>>& layers,
+                         std::int64_t sequence_length, const ScratchSizes& scratch) {
+  PlanRequest request;
+  request.shape = {config.micro_batch_size, sequence_length};
+  request.channels = spec.channels;
+  request.accumulation_steps = config.accumulation_steps;
+  request.dtype = config.dtype;
+  request.wire = config.communication_dtype;
+  request.tile_size = config.spillway.tile_size;
+  request.prefetch_depth = config.spillway.prefetch_depth;
+  request.placement = config.spillway.placement;
+  request.zero_stage = config.zero_stage;
+  request.offload_param = config.offload_param.device;
+  request.offload_param_ratio = config.offload_param.ratio;
+  request.offload_optimizer = config.offload_optimizer.device;
+  request.offload_optimizer_ratio = config.offload_optimizer.ratio;
+  request.persistence_threshold = config.param_persistence_threshold;
+  request.activations_on_host = config.checkpoint_activations_on_host;
+  request.budgets = {config.spillway.device_memory, config.spillway.host_memory, config.spillway.nvme_memory};
+  for (const auto& layer : layers) {
+    request.layers.push_back({layer->name(), layer->kind(), layer->num_elements(), layer->tied_layer(),
+                              layer->workspace_bytes(Pass::forward, request.shape, config.dtype, scratch),
+                              layer->workspace_bytes(Pass::backward, request.shape, config.dtype, scratch),
+                              layer->flops(Pass::forward, request.shape), layer->flops(Pass::backward, request.shape)});
+  }
+  return request;
+}
+
+}  // namespace spillway

@@ -1,0 +1,169 @@
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "spillway/error.h"
+#include "spillway/plan.h"
+#include "support/plan_requests.h"
+
+namespace spillway {
+namespace {
+
+using testing::random_request;
+using testing::small_request;
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+TEST(Plan, IsSoundForThousandsOfRandomTriples) {
+  std::mt19937_64 random(20261130);
+  int fitting = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const PlanRequest request = random_request(random);
+    const Plan plan = build_plan(request);
+    const std::vector<std::string> violations = check_plan(plan);
+    ASSERT_TRUE(violations.empty()) << "triple " << i << ":\n" << joined(violations);
+    fitting += plan.fits();
+  }
+  EXPECT_GT(fitting, 500);
+  EXPECT_LT(fitting, 2900);
+}
+
+// Every dependency of a sound plan that is not implied by another one is needed: dropping it must be
+// noticed by the check.
+TEST(PlanCheck, NoticesEveryDroppedDependency) {
+  PlanRequest request = small_request();
+  request.offload_optimizer = OffloadDevice::nvme;
+  request.offload_param = OffloadDevice::nvme;
+  request.accumulation_steps = 2;
+  Plan plan = build_plan(request);
+  int dropped = 0;
+  for (Task& task : plan.step.tasks) {
+    const std::vector<Dependency> all = task.dependencies;
+    for (std::size_t d = 0; d < all.size(); ++d) {
+      task.dependencies = all;
+      task.dependencies.erase(task.dependencies.begin() + static_cast<std::ptrdiff_t>(d));
+      EXPECT_FALSE(check_plan(plan).empty()) << name_of(task.kind) << " lost its dependency on " << name_of(plan.step.tasks[static_cast<std::size_t>(all[d].task)].kind);
+      ++dropped;
+    }
+    task.dependencies = all;
+  }
+  EXPECT_GT(dropped, 100);
+  EXPECT_TRUE(check_plan(plan).empty());
+}
+
+TEST(PlanCheck, NoticesOverlapCyclesAndForeignMemory) {
+  const Plan sound = build_plan(small_request());
+  ASSERT_TRUE(check_plan(sound).empty());
+
+  Plan plan = sound;
+  plan.step.tasks[3].dependencies.push_back({5, false});
+  EXPECT_NE(joined(check_plan(plan)).find("would never start"), std::string::npos);
+
+  plan = sound;
+  plan.buffers[static_cast<std::size_t>(plan.step.tasks.back().accesses[0].buffer)].offset = plan.tiers[0].peak;
+  EXPECT_NE(joined(check_plan(plan)).find("outside the"), std::string::npos);
+
+  // Two outputs of neighbouring blocks on the same bytes.
+  plan = sound;
+  int previous = -1;
+  for (const Task& task : plan.step.tasks) {
+    for (const Access& access : task.accesses) {
+      if (access.role != Role::y) continue;
+      if (previous >= 0) plan.buffers[static_cast<std::size_t>(access.buffer)].offset = plan.buffers[static_cast<std::size_t>(previous)].offset;
+      previous = access.buffer;
+    }
+  }
+  EXPECT_NE(joined(check_plan(plan)).find("live at the same time"), std::string::npos);
+
+  plan = sound;
+  std::erase_if(plan.step.tasks[0].accesses, [](const Access& access) { return access.writes; });
+  EXPECT_NE(joined(check_plan(plan)).find("before all of it was written"), std::string::npos);
+}
+
+TEST(Plan, FitsItsOwnPeakAndIsRefusedOneByteBelow) {
+  for (const Tier tier : {Tier::device, Tier::host, Tier::nvme}) {
+    PlanRequest request = small_request();
+    request.offload_optimizer = OffloadDevice::nvme;
+    const std::int64_t peak = build_plan(request).tiers[static_cast<std::size_t>(tier)].peak;
+    ASSERT_GT(peak, 0);
+    request.budgets[static_cast<std::size_t>(tier)] = peak;
+    EXPECT_NO_THROW(make_plan(request));
+    request.budgets[static_cast<std::size_t>(tier)] = peak - 1;
+    try {
+      make_plan(request);
+      FAIL() << "a budget one byte too small was accepted on " << name_of(tier);
+    } catch (const MemoryError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("1 B too small"), std::string::npos) << text;
+      EXPECT_NE(text.find(std::to_string(peak)), std::string::npos) << text;
+    }
+  }
+}
+
+// What the refusal proposes was planned; applying the last line must be accepted.
+TEST(Plan, RefusalProposesChangesThatFit) {
+  PlanRequest request = small_request();
+  request.budgets[0] = build_plan(request).tiers[0].peak / 2;
+  const std::string text = refusal_text(build_plan(request));
+  EXPECT_NE(text.find("offload_optimizer.device: \"cpu\""), std::string::npos) << text;
+  request.offload_optimizer = OffloadDevice::cpu;
+  EXPECT_TRUE(build_plan(request).fits());
+}
+
+TEST(Plan, FillSinksOnlyAsMuchAsTheBudgetsAsk) {
+  PlanRequest request = small_request();
+  request.placement = PlacementPolicy::fill;
+  request.offload_optimizer = OffloadDevice::nvme;
+  request.offload_param = OffloadDevice::nvme;
+  const Plan unlimited = build_plan(request);
+  for (const TilePlan& tile : unlimited.tiles) EXPECT_EQ(tile.tier, Tier::device);
+
+  request.budgets[0] = unlimited.tiers[0].peak * 6 / 10;
+  request.budgets[1] = 1'800'000;
+  const Plan mixed = make_plan(request);
+  std::array<int, kTiers> tiles{};
+  for (const TilePlan& tile : mixed.tiles) ++tiles[static_cast<std::size_t>(tile.tier)];
+  EXPECT_GT(tiles[1], 0);
+  EXPECT_GT(tiles[2], 0);
+}
+
+TEST(Plan, BytesMovedAreThoseOfTheTable) {
+  PlanRequest request = small_request();
+  request.offload_optimizer = OffloadDevice::nvme;
+  request.offload_param = OffloadDevice::cpu;
+  const Plan plan = build_plan(request);
+  std::int64_t read = 0, written = 0, up = 0, down = 0, stored = 0;
+  for (const TilePlan& tile : plan.tiles) stored += tile.state_bytes();
+  for (const Task& task : plan.step.tasks) {
+    if (task.lane == Lane::nvme_read) read += task.bytes;
+    if (task.lane == Lane::nvme_write) written += task.bytes;
+    if (task.kind == TaskKind::drain_gradient) up += task.bytes;
+    if (task.kind == TaskKind::gather) down += task.bytes;
+  }
+  EXPECT_EQ(read, stored);
+  EXPECT_EQ(written, stored);
+  EXPECT_EQ(up, plan.num_parameters() * 2);
+  // Down: every block once forward and once backward, but the last one, which stays for its backward; the
+  // embedding for its forward and for the tied head; the head once.
+  std::int64_t expected = 0;
+  for (std::size_t l = 0; l < plan.layers.size(); ++l) {
+    const bool twice = l == 0 || l < plan.layers.size() - 2;
+    expected += plan.layers[l].num_elements * 2 * (twice ? 2 : 1);
+  }
+  EXPECT_EQ(down, expected);
+}
+
+TEST(Plan, IsAFunctionOfItsRequest) {
+  EXPECT_EQ(build_plan(small_request()).hash, build_plan(small_request()).hash);
+  PlanRequest other = small_request();
+  other.prefetch_depth = 3;
+  other.offload_optimizer = OffloadDevice::nvme;
+  EXPECT_NE(build_plan(other).hash, build_plan(small_request()).hash);
+}
+
+}  // namespace
+}  // namespace spillway
