@@ -1,0 +1,79 @@
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "spillway/cost.h"
+#include "spillway/error.h"
+#include "support/plan_requests.h"
+
+namespace spillway {
+namespace {
+
+Task task_on(Lane lane, std::vector<Dependency> dependencies) {
+  Task task;
+  task.kind = TaskKind::forward;
+  task.lane = lane;
+  task.dependencies = std::move(dependencies);
+  return task;
+}
+
+MachineRates separate_resources() {
+  MachineRates rates;
+  rates.device_shares_cores = false;
+  return rates;
+}
+
+// Three tasks in a chain over three lanes, chained to the next run by nothing: the slowest lane decides.
+TEST(Simulate, APipelineRunsAtThePaceOfItsSlowestLane) {
+  Program program;
+  program.tasks = {task_on(Lane::nvme_read, {}), task_on(Lane::cpu, {{0, false}}), task_on(Lane::d2h, {{1, false}})};
+  const Simulation s = simulate(program, {2.0, 5.0, 1.0}, separate_resources());
+  EXPECT_NEAR(s.step_s, 5.0, 1e-9);
+  EXPECT_EQ(s.binding, Lane::cpu);
+  EXPECT_NEAR(s.busy_s[static_cast<std::size_t>(Lane::nvme_read)], 2.0, 1e-9);
+}
+
+// The same chain closed by an edge from its end to the next run's start: times add up.
+TEST(Simulate, AClosedLoopTakesTheSumOfItsTasks) {
+  Program program;
+  program.tasks = {task_on(Lane::nvme_read, {{2, true}}), task_on(Lane::cpu, {{0, false}}), task_on(Lane::d2h, {{1, false}})};
+  const Simulation s = simulate(program, {2.0, 5.0, 1.0}, separate_resources());
+  EXPECT_NEAR(s.step_s, 8.0, 1e-9);
+  EXPECT_NEAR(s.critical_s[static_cast<std::size_t>(Lane::nvme_read)], 2.0, 1e-9);
+}
+
+TEST(Simulate, LanesThatShareAResourceSlowEachOther) {
+  Program program;
+  program.tasks = {task_on(Lane::nvme_read, {}), task_on(Lane::nvme_write, {})};
+  EXPECT_NEAR(simulate(program, {3.0, 3.0}, separate_resources()).step_s, 6.0, 1e-9);
+  program.tasks[1].lane = Lane::cpu;
+  EXPECT_NEAR(simulate(program, {3.0, 3.0}, separate_resources()).step_s, 3.0, 1e-9);
+}
+
+TEST(Simulate, AWaitThatCannotEndIsAnErrorAndNotAHang) {
+  Program program;
+  program.tasks = {task_on(Lane::cpu, {{1, false}}), task_on(Lane::cpu, {})};
+  EXPECT_THROW(simulate(program, {1.0, 1.0}, separate_resources()), Error);
+}
+
+TEST(Simulate, TerminatesForRandomPlansBetweenTheBusiestLaneAndTheSumOfAll) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 300; ++i) {
+    const Plan plan = build_plan(testing::random_request(random));
+    const MachineRates rates = separate_resources();
+    const std::vector<double> seconds = task_seconds(plan.step, rates);
+    const Simulation s = simulate(plan.step, seconds, rates);
+    std::array<double, kLanes> alone{};
+    double sum = 0.0, busiest = 0.0;
+    for (std::size_t t = 0; t < seconds.size(); ++t) {
+      alone[static_cast<std::size_t>(plan.step.tasks[t].lane)] += seconds[t];
+      sum += seconds[t];
+    }
+    for (const double busy : alone) busiest = std::max(busiest, busy);
+    EXPECT_GE(s.step_s, busiest * (1 - 1e-6));
+    EXPECT_LE(s.step_s, sum * (1 + 1e-6));
+  }
+}
+
+}  // namespace
+}  // namespace spillway
