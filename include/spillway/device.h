@@ -25,6 +25,9 @@ class Event {
   // work failed.
   virtual void synchronize() = 0;
 
+  // Whether synchronize() would return (or throw) at once.
+  virtual bool finished() const = 0;
+
   // Nanoseconds at which the recorded work finished, on the clock of Device::now_ns().
   // Valid only after synchronize().
   virtual std::int64_t time_ns() const = 0;

@@ -274,6 +274,8 @@ Timeline ComputeLowering::run() && {
                                    write_of(plan_, plan_.statistics_buffer, Role::destination)}));
   std::vector<Access> gate = {read_of(plan_, plan_.statistics_buffer, Role::square_sums)};
   if (plan_.host_square_sums_buffer >= 0) gate.push_back(read_of(plan_, plan_.host_square_sums_buffer, Role::host_square_sums));
+  // If a value is not finite, the gate looks for its tensor.
+  for (const int gradient : finished_.buffer) gate.push_back(read_of(plan_, gradient, Role::gradient));
   timeline_.before(end, make_task(TaskKind::gate, Lane::cpu, -1, -1, statistics_bytes, std::move(gate)));
   return std::move(timeline_);
 }

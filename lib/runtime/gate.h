@@ -1,0 +1,45 @@
+// The gate between backward and update: one look at the global norm decides whether the step is applied,
+// how gradients are scaled, and which learning rate is used.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "optim/loss_scaler.h"
+#include "spillway/config.h"
+#include "spillway/cpu_adam.h"
+
+namespace spillway {
+
+struct GateVerdict {
+  bool skip = true;             // update nothing
+  double loss = 0.0;            // mean over all tokens of the step that have a target
+  double gradient_norm = 0.0;   // of the unscaled gradient, before clipping; not finite on overflow
+  double loss_scale = 1.0;      // used in this step
+  double learning_rate = 0.0;   // used in this step, or the one it would have used
+  ScaleUpdate scaling;
+  std::int64_t first_bad_piece = -1;  // index into the square sums of the first that is not finite
+  AdamParams adam{};            // for update_tile, unless skip
+};
+
+class Gate {
+ public:
+  explicit Gate(const Config& config);
+
+  // Decides a step from the losses' sum, the tokens counted, and the square sums of all layers in order.
+  GateVerdict decide(double loss_sum, std::int64_t tokens, std::span<const double> square_sums);
+
+  double loss_scale() const { return scaler_.scale(); }
+  std::int64_t applied_steps() const { return applied_steps_; }
+  std::int64_t skipped_steps() const { return skipped_steps_; }
+
+ private:
+  const Config& config_;
+  LossScaler scaler_;
+  std::int64_t applied_steps_ = 0;
+  std::int64_t skipped_steps_ = 0;
+};
+
+}  // namespace spillway
