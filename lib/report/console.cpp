@@ -1,0 +1,117 @@
+#include "report/console.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+
+namespace spillway {
+
+namespace {
+
+int digits(std::int64_t value) { return static_cast<int>(std::to_string(value).size()); }
+
+std::int64_t total_of(const LedgerTier& tier) {
+  if (tier.total) return *tier.total;
+  std::int64_t sum = 0;
+  for (const LedgerRow& row : tier.rows) sum += row.bytes;
+  return sum;
+}
+
+std::string verdict(std::int64_t total, std::int64_t budget) {
+  if (total <= budget) return fmt::format("fits, {} free", human_bytes(budget - total));
+  return fmt::format("does not fit: {} B too many", with_thousands(total - budget));
+}
+
+constexpr std::string_view kTotal = "total", kBudget = "budget";
+
+}  // namespace
+
+std::string with_thousands(std::int64_t value) {
+  std::string text = std::to_string(value);
+  const std::size_t first_digit = value < 0 ? 1 : 0;
+  for (std::size_t i = text.size(); i > first_digit + 3;) text.insert(i -= 3, 1, ',');
+  return text;
+}
+
+std::string human_duration(double ms) {
+  if (!std::isfinite(ms)) return "unknown";
+  if (ms < 9.95) return fmt::format("{:.1f} ms", ms);
+  if (ms < 999.5) return fmt::format("{:.0f} ms", ms);
+  if (ms < 59'950.0) return fmt::format("{:.1f} s", ms / 1e3);
+  const std::int64_t seconds = std::llround(ms / 1e3);
+  if (seconds < 3600) return fmt::format("{} min {:02} s", seconds / 60, seconds % 60);
+  return fmt::format("{} h {:02} min", seconds / 3600, seconds % 3600 / 60);
+}
+
+std::string progress_line(const StepRecord& r, std::int64_t total_steps) {
+  std::string line;
+  const auto to = std::back_inserter(line);
+  fmt::format_to(to, "step {:>{}}/{} | loss {:.4f} | lr {:.2e} | norm {:.3g} | {} tok/s | {} (predicted {})", r.step,
+                 digits(total_steps), total_steps, r.loss, r.learning_rate, r.gradient_norm,
+                 with_thousands(std::llround(r.tokens_per_s)), human_duration(r.step_ms), human_duration(r.predicted_step_ms));
+  std::string_view separator = " | ";
+  for (const LaneTime& lane : r.lanes) {
+    const double share = r.step_ms > 0.0 ? lane.busy_ms / r.step_ms : 0.0;
+    fmt::format_to(to, "{}{} {:.0f}%", separator, lane.lane, 100.0 * share);
+    separator = " ";
+  }
+  if (r.skipped) fmt::format_to(to, " | skipped: gradient not finite, loss scale {:g}", r.loss_scale);
+  return line;
+}
+
+std::string ledger_table(std::span<const LedgerTier> tiers) {
+  std::size_t owner_width = kBudget.size(), bytes_width = 0;
+  for (const LedgerTier& tier : tiers) {
+    for (const LedgerRow& row : tier.rows) {
+      owner_width = std::max(owner_width, row.owner.size());
+      bytes_width = std::max(bytes_width, with_thousands(row.bytes).size());
+    }
+    bytes_width = std::max({bytes_width, with_thousands(total_of(tier)).size(), with_thousands(tier.budget.value_or(0)).size()});
+  }
+  std::string table;
+  const auto to = std::back_inserter(table);
+  const auto line = [&](std::string_view owner, std::int64_t bytes, std::string_view note) {
+    fmt::format_to(to, "  {:<{}}  {:>10}  {:>{}} B{}{}\n", owner, owner_width, human_bytes(bytes), with_thousands(bytes), bytes_width,
+                   note.empty() ? "" : "  ", note);
+  };
+  for (const LedgerTier& tier : tiers) {
+    fmt::format_to(to, "{}\n", tier.name);
+    for (const LedgerRow& row : tier.rows) line(row.owner, row.bytes, "");
+    const std::int64_t total = total_of(tier);
+    line(kTotal, total, tier.total ? "at the peak" : "");
+    if (tier.budget) {
+      line(kBudget, *tier.budget, verdict(total, *tier.budget));
+    } else {
+      fmt::format_to(to, "  {:<{}}  {:>10}\n", kBudget, owner_width, "no limit");
+    }
+  }
+  return table;
+}
+
+std::string closing_text(const Summary& s, std::span<const OutputFile> files) {
+  std::string text;
+  const auto to = std::back_inserter(text);
+  fmt::format_to(to, "loss         {:.4f} -> {:.4f} in {} steps", s.loss_first, s.loss_last, with_thousands(s.steps));
+  if (s.skipped_steps > 0) fmt::format_to(to, " ({} skipped)", s.skipped_steps);
+  if (s.eval_loss) fmt::format_to(to, ", evaluation {:.4f}", *s.eval_loss);
+  fmt::format_to(to, "\nspeed        {} tok/s, {} a step (predicted {}), bound by {}\n", with_thousands(std::llround(s.tokens_per_s)),
+                 human_duration(s.step_ms_median), human_duration(s.predicted_step_ms), s.binding_lane);
+  fmt::format_to(to, "state        {} for {} parameters\n", human_bytes(s.state_bytes), human_count(s.params));
+  const auto tier = [&](std::string_view name, const TierPeak& peak) {
+    fmt::format_to(to, "{:<12} peak {}{}\n", name, human_bytes(peak.used),
+                   peak.budget ? fmt::format(" of {}", human_bytes(*peak.budget)) : "");
+  };
+  tier("device", s.device);
+  tier("host", s.host);
+  tier("nvme", s.nvme);
+  fmt::format_to(to, "state hash   {}\n", s.state_hash);
+  for (const OutputFile& file : files) fmt::format_to(to, "{:<12} {}\n", file.what, file.path);
+  return text;
+}
+
+}  // namespace spillway

@@ -1,0 +1,52 @@
+// What people read on the terminal. Pure functions: the caller prints.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "report/metrics.h"
+#include "report/summary.h"
+
+namespace spillway {
+
+// "12,345,678".
+std::string with_thousands(std::int64_t value);
+
+// "950 ms", "12.3 s", "4 min 05 s", "2 h 03 min".
+std::string human_duration(double ms);
+
+// One step on one line, without a newline:
+//   step  120/1000 | loss 2.3411 | lr 3.00e-04 | norm 1.24 | 1,234 tok/s | 412 ms (predicted 398) | compute 93% cpu 22%
+// Lanes show their busy share of the step. A skipped step says so, with the loss scale.
+std::string progress_line(const StepRecord& record, std::int64_t total_steps);
+
+struct LedgerRow {
+  std::string owner = {};
+  std::int64_t bytes = 0;
+};
+
+struct LedgerTier {
+  std::string name = {};                // "device", "host", "nvme"
+  std::vector<LedgerRow> rows = {};
+  std::optional<std::int64_t> total = {};  // peak, where rows share memory over time; none: the sum of the rows
+  std::optional<std::int64_t> budget = {};  // none: no limit
+};
+
+// A table with one section per tier: rows with sizes, total, budget, and whether it fits, to the byte.
+// Ends in a newline.
+std::string ledger_table(std::span<const LedgerTier> tiers);
+
+// A file to look at after a run, and what it shows.
+struct OutputFile {
+  std::string what = {};  // "loss curve"
+  std::string path = {};
+};
+
+// The last lines of a run: loss first and last, state against budgets and their peaks, where the files are.
+// Ends in a newline.
+std::string closing_text(const Summary& summary, std::span<const OutputFile> files);
+
+}  // namespace spillway

@@ -1,0 +1,49 @@
+#include <nlohmann/json.hpp>
+
+#include "report/file_output.h"
+#include "report/summary.h"
+
+namespace spillway {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json to_json(const TierPeak& peak) { return {{"used", peak.used}, {"budget", or_null(peak.budget)}}; }
+
+}  // namespace
+
+std::string summary_json(const Summary& s) {
+  Json lanes = Json::object();
+  for (const LaneTime& lane : s.lanes) lanes[lane.lane] = {{"busy_ms_per_step", lane.busy_ms}};
+  const Json summary = {
+      {"steps", s.steps},
+      {"skipped_steps", s.skipped_steps},
+      {"loss_first", s.loss_first},
+      {"loss_last", s.loss_last},
+      {"eval_loss", or_null(s.eval_loss)},
+      {"tokens_per_s", s.tokens_per_s},
+      {"step_ms_median", s.step_ms_median},
+      {"predicted_step_ms", s.predicted_step_ms},
+      {"binding_lane", s.binding_lane},
+      {"state_hash", s.state_hash},
+      {"params", s.params},
+      {"state_bytes", s.state_bytes},
+      {"peak", {{"device", to_json(s.device)}, {"host", to_json(s.host)}, {"nvme", to_json(s.nvme)}}},
+      {"rss_peak", s.rss_peak},
+      {"lanes", lanes},
+      {"nvme",
+       {{"read_bytes_per_step", s.nvme_read_bytes_per_step}, {"write_bytes_per_step", s.nvme_write_bytes_per_step}}},
+      {"config_effective", s.config_effective.empty() ? Json::object() : Json::parse(s.config_effective)},
+  };
+  return summary.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+void write_summary(const std::string& path, const Summary& summary) { write_whole_file(path, summary_json(summary)); }
+
+}  // namespace spillway
