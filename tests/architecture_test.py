@@ -142,8 +142,8 @@ def check_fence(tree):
                     yield f"{name}: {library} ({header}) only in {allowed}"
                 elif library == "MPI":
                     mpi_files.add(name)
-    if len(mpi_files) > 1:
-        yield f"MPI only in one file, not in {', '.join(sorted(mpi_files))}"
+    for name in sorted(mpi_files)[1:]:
+        yield f"{name}: MPI only in one file, and {min(mpi_files)} has it"
 
 
 def check_known_headers(tree):
@@ -222,7 +222,7 @@ GOOD_TREE = {
     "run.sh": "cat ./work/x $dir/root/y\n",
 }
 
-# rule -> trees that differ from GOOD_TREE in one file, whose violation the rule must find
+# rule -> what to lay over GOOD_TREE; the rule must find one violation, in the first file named
 PLANTS = {
     check_arrows: [
         {"lib/base/bad.h": "#pragma once\n#include \"zero/zero.h\"\n"},
@@ -253,7 +253,7 @@ PLANTS = {
         {"lib/host/bad.cpp": "#include <cublasLt.h>\n"},
         {"lib/host/bad.cpp": "#include <cub/block/block_reduce.cuh>\n"},
         {"lib/comm/bad.cpp": "#include <nccl.h>\n"},
-        {"lib/runtime/bad.cpp": "#include <mpi.h>\n"},
+        {"lib/runtime/bad.cpp": "#include <mpi.h>\n", "lib/comm/mpi.cpp": ""},
         {"lib/comm/second.cpp": "#include <mpi.h>\n"},
         {"lib/config/bad.h": "#include <nlohmann/json.hpp>\n"},
         {"lib/runtime/bad.cpp": "#include \"nlohmann/json_fwd.hpp\"\n"},
@@ -282,16 +282,31 @@ def violations_in(files, rule):
         return list(rule(Tree(folder)))
 
 
+def wrong_way_includes():
+    """{file: text} with one file for every pair of parts that may not include each other by layer."""
+    layers = [["include"], ["base"], LEAVES, ["plan"], ["runtime"], REPORTING, ["app"]]
+    level = {part: number for number, layer in enumerate(layers) for part in layer}
+    folder = {part_of(name): str(pathlib.PurePosixPath(name).parent) for name in GOOD_TREE if name.endswith(".h")}
+    return {f"{folder[part]}/to_{target}.h": f"#include \"{target}/{target}.h\"\n"
+            for part in level for target in level
+            if level[target] > level[part] or (target != part and {target, part} <= set(LEAVES))}
+
+
 def self_test():
     """What is wrong with the rules themselves."""
+    planted = wrong_way_includes()
+    missed = set(planted) - {found.split(":")[0] for found in violations_in(GOOD_TREE | planted, check_arrows)}
+    if missed:
+        yield f"self-test: check_arrows does not find {', '.join(sorted(missed))}"
     for rule in RULES:
         for violation in violations_in(GOOD_TREE, rule):
             yield f"self-test: {rule.__name__} objects to a tree without fault: {violation}"
         if not PLANTS.get(rule):
             yield f"self-test: {rule.__name__} has no planted violation"
         for plant in PLANTS.get(rule, []):
-            if len(violations_in(GOOD_TREE | plant, rule)) != 1:
-                yield f"self-test: {rule.__name__} does not report exactly one violation for {plant}"
+            found = violations_in(GOOD_TREE | plant, rule)
+            if len(found) != 1 or not found[0].startswith(next(iter(plant)) + ":"):
+                yield f"self-test: {rule.__name__} should find one violation in {plant}, found {found}"
     for library, pattern, _ in FENCE:
         headers = [header for plant in PLANTS[check_fence] for text in plant.values()
                    for _, header in INCLUDE.findall(text)]
