@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Builds optimised and runs one benchmark: ./bench.sh SUBJECT [--quick]. The last line is one JSON object.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+# shellcheck source=scripts/setup.sh
+source scripts/setup.sh
+# shellcheck source=scripts/build.sh
+source scripts/build.sh
+
+subjects() {
+  local file name names=()
+  for file in bench/*_bench.cpp; do
+    if [[ -f $file ]]; then
+      name=${file#bench/}
+      names+=("${name%_bench.cpp}")
+    fi
+  done
+  echo "${names[*]:-none yet}"
+}
+
+usage() { echo "usage: ./bench.sh SUBJECT [--quick]; subjects: $(subjects)"; }
+
+subject='' arguments=(--json)
+for argument in "$@"; do
+  case $argument in
+    --quick) arguments+=(--quick) ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    -*) die "unknown option '$argument'; $(usage)" ;;
+    *)
+      [[ -z $subject ]] || die "one subject at a time; $(usage)"
+      subject=$argument
+      ;;
+  esac
+done
+[[ -n $subject ]] || die "which subject? $(usage)"
+[[ $subject =~ ^[a-z0-9_]+$ && -f bench/${subject}_bench.cpp ]] || die "no subject '$subject'; $(usage)"
+
+install_packages build bench
+configure build-bench -Dbuildtype=release -Dtests=disabled -Dbench=enabled
+compile build-bench "bench/${subject}_bench"
+
+mkdir -p out/bench
+output=out/bench/$subject.txt
+"build-bench/bench/${subject}_bench" "${arguments[@]}" | tee "$output"
+tail -n 1 "$output" | /usr/bin/python3 -c '
+import json, sys
+try:
+    good = isinstance(json.load(sys.stdin), dict)
+except ValueError:
+    good = False
+sys.exit(0 if good else 1)' || die "${subject}_bench ended without a JSON object on its last line"
