@@ -95,7 +95,7 @@ struct LinearBackward {
 // GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2), as GPT-2 uses it.
 struct GeluForward {
   const void* x;  // (n) T
-  void* y;        // (n) T; may alias x
+  void* y;        // (n) T
   std::int64_t n;
 };
 

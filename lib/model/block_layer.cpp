@@ -29,9 +29,9 @@ struct BlockLayout {
   Region qkv;            // (3C)
   Region attended;       // (C)
   Region middle;         // (C): x + attention; backward only, forward keeps it in y
-  Region hidden;         // (F): the MLP's input to GELU; forward applies GELU in place
-  Region gelu;           // (F); backward only
-  Region dhidden;        // (F)
+  Region hidden;         // (F): the MLP's input to GELU
+  Region gelu;           // (F)
+  Region dhidden;        // (F); from here on backward only
   Region dnormed2;       // (C), of ln_2
   Region dattended;      // (C)
   Region dqkv;           // (3C)
@@ -84,9 +84,8 @@ class BlockLayer final : public Layer {
     const BlockLayout at = layout(Pass::forward, args.shape, args.ops.dtype(), args.ops.scratch_sizes());
     attend(args, at, args.y);
     expand(args, at, args.y);
-    void* hidden = at.hidden.in(args.workspace);
-    args.ops.gelu_forward(args.stream, {.x = hidden, .y = hidden, .n = rows(args.shape) * hidden_});
-    linear_forward(args, at, mlp_out_, hidden, args.y, args.y, out_dims(args.shape));
+    activate(args, at);
+    linear_forward(args, at, mlp_out_, at.gelu.in(args.workspace), args.y, args.y, out_dims(args.shape));
   }
 
   void backward(const BackwardArgs& args) const override {
@@ -135,6 +134,7 @@ class BlockLayer final : public Layer {
       at.attended = planner.take(narrow);
       planner.release_to(attention);
       at.hidden = planner.take(wide);
+      at.gelu = planner.take(wide);
     } else {
       at.log_sum_exp = planner.take(stat * spec_.heads);
       at.qkv = planner.take(3 * narrow);
@@ -218,6 +218,14 @@ class BlockLayer final : public Layer {
                    in_dims(args.shape));
   }
 
+  // gelu = GELU(hidden)
+  template <class Args>
+  void activate(const Args& args, const BlockLayout& at) const {
+    args.ops.gelu_forward(args.stream, {.x = at.hidden.in(args.workspace),
+                                        .y = at.gelu.in(args.workspace),
+                                        .n = rows(args.shape) * hidden_});
+  }
+
   void norm_backward(const BackwardArgs& args, const BlockLayout& at, const Pair& norm, const void* dy,
                      const void* x, const void* dresidual) const {
     args.ops.layernorm_backward(args.stream, {.dy = dy,
@@ -248,14 +256,12 @@ class BlockLayer final : public Layer {
 
   // From dy to the gradient of `middle`, which is left in args.dx.
   void mlp_backward(const BackwardArgs& args, const BlockLayout& at) const {
-    const std::int64_t n = rows(args.shape) * hidden_;
-    void* gelu = at.gelu.in(args.workspace);
     void* hidden = at.hidden.in(args.workspace);
     void* dhidden = at.dhidden.in(args.workspace);
     void* dnormed = at.dnormed2.in(args.workspace);
-    args.ops.gelu_forward(args.stream, {.x = hidden, .y = gelu, .n = n});
-    linear_backward(args, at, mlp_out_, args.dy, gelu, dhidden, out_dims(args.shape));
-    args.ops.gelu_backward(args.stream, {.dy = dhidden, .x = hidden, .dx = dhidden, .n = n});
+    activate(args, at);
+    linear_backward(args, at, mlp_out_, args.dy, at.gelu.in(args.workspace), dhidden, out_dims(args.shape));
+    args.ops.gelu_backward(args.stream, {.dy = dhidden, .x = hidden, .dx = dhidden, .n = rows(args.shape) * hidden_});
     linear_backward(args, at, mlp_, dhidden, at.normed.in(args.workspace), dnormed, in_dims(args.shape));
     norm_backward(args, at, norm2_, dnormed, at.middle.in(args.workspace), args.dy);
   }
