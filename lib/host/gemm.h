@@ -37,7 +37,7 @@ struct Gemm {
   const C* bias = nullptr;      // (n)
   const C* residual = nullptr;  // (m, n) with leading dimension ldc; may be c itself
   bool add_to_c = false;        // C = float, no bias, no residual
-  std::span<std::byte> scratch;
+  std::span<std::byte> scratch = {};
 };
 
 // How the result leaves: `plain_f32` is C = float without bias and residual, which needs no room for
