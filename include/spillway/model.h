@@ -60,7 +60,8 @@ struct BatchShape {
   std::int64_t time;
 };
 
-// Forward of one layer. All pointers are device memory, of the Ops' dtype unless typed.
+// Forward of one layer. All pointers are device memory, of the Ops' dtype unless typed. The workspace
+// starts at a multiple of 64 bytes.
 struct ForwardArgs {
   Ops& ops;
   Stream& stream;
