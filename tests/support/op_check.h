@@ -1,0 +1,78 @@
+// What every test of a kernel does: element-wise bounds, finite differences, and the same bits for any
+// number of threads.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/parallel.h"
+#include "spillway/dtype.h"
+#include "support/guarded_array.h"
+#include "support/kernel_check.h"
+
+namespace spillway::test {
+
+using Doubles = std::vector<double>;
+
+// |got - expected| <= allowed for every element, and nothing was written beside the array. The rounding
+// to T on top of the arithmetic, T's smallest steps included, is allowed for here.
+template <class T>
+void expect_within(GuardedArray<T>& got, const Doubles& expected, const Doubles& allowed, const std::string& what) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  ASSERT_TRUE(got.guards_intact()) << what;
+  const double smallest_step = std::is_same_v<T, f16> ? 0x1p-25 : 0x1p-126;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double difference = std::fabs(static_cast<double>(to_float(got[i])) - expected[i]);
+    ASSERT_LE(difference, allowed[i] + kRoundoff<T> * (std::fabs(expected[i]) + allowed[i]) + smallest_step)
+        << what << ", element " << i << " of " << expected.size() << ": " << to_float(got[i]) << ", expected " << expected[i];
+  }
+}
+
+// d loss / d x[i] for every i, by central differences.
+inline Doubles finite_differences(Doubles& x, const std::function<double()>& loss, double step = 1e-4) {
+  Doubles gradient;
+  for (double& value : x) {
+    const double at = value;
+    value = at + step;
+    const double above = loss();
+    value = at - step;
+    const double below = loss();
+    value = at;
+    gradient.push_back((above - below) / (2 * step));
+  }
+  return gradient;
+}
+
+inline double dot(const Doubles& a, const Doubles& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// `run` computes from scratch and returns all it wrote, as bytes.
+inline void expect_same_bits_for_any_thread_count(const std::function<std::vector<std::byte>()>& run) {
+  set_parallel_threads(1);
+  const std::vector<std::byte> alone = run();
+  for (const int threads : {2, 3, 8}) {
+    set_parallel_threads(threads);
+    EXPECT_TRUE(run() == alone) << threads << " threads";
+  }
+  set_parallel_threads(0);
+}
+
+template <class T>
+void append_bytes(std::vector<std::byte>& bytes, GuardedArray<T>& array) {
+  const std::size_t size = bytes.size(), added = array.size() * sizeof(T);
+  bytes.resize(size + added);
+  std::memcpy(bytes.data() + size, array.data(), added);
+}
+
+using StorageTypes = testing::Types<float, bf16, f16>;
+
+}  // namespace spillway::test
