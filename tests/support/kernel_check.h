@@ -23,6 +23,10 @@ constexpr DType kDType = std::is_same_v<T, float> ? DType::f32 : std::is_same_v<
 template <class T>
 constexpr double kRoundoff = std::is_same_v<T, float> ? 0x1p-24 : std::is_same_v<T, bf16> ? 0x1p-8 : 0x1p-11;
 
+// The same among f16's subnormals, where it is absolute.
+template <class T>
+constexpr double kSmallestRounding = std::is_same_v<T, f16> ? 0x1p-25 : 0.0;
+
 // Normally distributed, already rounded to T.
 template <class T>
 std::vector<T> normal_values(std::int64_t n, double stddev, std::uint32_t seed) {
@@ -55,7 +59,7 @@ void expect_close(std::span<const T> got, const std::vector<double>& expected, d
   for (const double e : expected) largest = std::max(largest, std::fabs(e));
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const double difference = std::fabs(static_cast<double>(to_float(got[i])) - expected[i]);
-    const double allowed = bound * largest + kRoundoff<T> * std::fabs(expected[i]) + 0x1p-25;
+    const double allowed = bound * largest + kRoundoff<T> * std::fabs(expected[i]) + kSmallestRounding<T>;
     ASSERT_LE(difference, allowed) << what << ", element " << i << ": " << to_float(got[i]) << ", expected "
                                    << expected[i] << " (largest " << largest << ")";
   }
