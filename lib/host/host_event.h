@@ -32,6 +32,9 @@ class EventState {
   // Blocks until the generation is complete; returns its error, or null.
   std::exception_ptr wait(std::uint32_t generation) const;
 
+  // Whether wait() would return at once.
+  bool is_complete(std::uint32_t generation) const { return FutexCounter::distance(generation, completed_.load()) <= 0; }
+
   std::int64_t time_ns() const { return time_ns_.load(std::memory_order_relaxed); }
 
  private:
@@ -53,6 +56,7 @@ class EventState {
 class HostEvent final : public Event {
  public:
   void synchronize() override;
+  bool finished() const override { return state_->is_complete(state_->last_generation()); }
   std::int64_t time_ns() const override { return state_->time_ns(); }
 
   // Shared by the event and the records and waits still in streams' queues, so that an event may be
