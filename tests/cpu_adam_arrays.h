@@ -1,6 +1,7 @@
 // The arrays of a tile at chosen misalignments, between canaries, with the tile that describes them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -53,10 +54,9 @@ class GuardedArray {
   }
 
   bool canaries_alive() const {
-    for (std::size_t i = 0; i < lines_.size() * sizeof(Line); ++i) {
-      if ((i < start_ || i >= start_ + size_bytes()) && all()[i] != kCanary) return false;
-    }
-    return true;
+    const auto is_canary = [](unsigned char byte) { return byte == kCanary; };
+    return std::all_of(all(), bytes(), is_canary) &&
+           std::all_of(bytes() + size_bytes(), all() + lines_.size() * sizeof(Line), is_canary);
   }
 
  private:

@@ -216,13 +216,15 @@ TEST_F(CpuAdamChoiceDeathTest, IsTheBestUnlessForced) {
   EXPECT_EXIT(report_active(nullptr), testing::ExitedWithCode(0),
               "active: " + std::string(available_isas().front()) + "\\.");
   for (const std::string_view isa : available_isas()) {
-    EXPECT_EXIT(report_active(std::string(isa).c_str()), testing::ExitedWithCode(0), "active: " + std::string(isa) + "\\.");
+    EXPECT_EXIT(report_active(std::string(isa).c_str()), testing::ExitedWithCode(0),
+                "active: " + std::string(isa) + "\\.");
   }
 }
 
 TEST_F(CpuAdamChoiceDeathTest, RefusesAnUnknownName) {
   EXPECT_EXIT(report_active("scalr"), testing::ExitedWithCode(3),
-              "SPILLWAY_ISA names an unknown instruction set \"scalr\" \\(did you mean \"scalar\"\\?\\); usable here: .*scalar");
+              "SPILLWAY_ISA names an unknown instruction set \"scalr\" \\(did you mean \"scalar\"\\?\\); "
+              "usable here: .*scalar");
 }
 
 TEST(CpuAdam, RefusesAnUnknownNameFromTheCaller) {
