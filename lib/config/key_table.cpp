@@ -1,0 +1,331 @@
+#include "config/key_table.h"
+
+namespace spillway::config {
+
+namespace {
+
+using S = Settings;
+using F = Field;
+
+constexpr std::string_view kOptimizers[] = {"AdamW", "Adam"};
+constexpr std::string_view kSchedules[] = {"", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};  // by ScheduleKind
+constexpr std::string_view kWarmupShapes[] = {"log", "linear"};
+constexpr std::string_view kDevices[] = {"none", "cpu", "nvme"};         // by OffloadDevice
+constexpr std::string_view kCommunication[] = {"", "fp16", "bf16", "fp32"};  // by CommunicationType
+constexpr std::string_view kPlacements[] = {"exact", "fill"};            // by PlacementPolicy
+constexpr std::string_view kOrders[] = {"micro_batch_major"};            // by AccumulationOrder
+constexpr std::string_view kIoEngines[] = {"auto", "io_uring", "libaio", "threads"};
+
+constexpr Range kAny = {};
+constexpr Range kShare = {.low = 0, .high = 1};
+constexpr Range kCount = {.low = 1, .high = 2147483647};
+constexpr Range kDecay = {.low = 0, .high = 1, .high_allowed = false};
+constexpr Range kScale = {.low = 0, .high = 0x1p100};
+constexpr Range kPositiveScale = {.low = 0, .high = 0x1p100, .low_allowed = false};
+constexpr Range at_least(double low) { return {.low = low}; }
+constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
+
+constexpr Key section(std::string_view path, std::string_view alias = {}) {
+  return {.path = path, .effect = Effect::section, .alias = alias};
+}
+constexpr Key used(std::string_view path, Range range, Field (*bind)(Settings&), std::string_view note = {},
+                   std::string_view alias = {}) {
+  return {.path = path, .effect = Effect::used, .note = note, .alias = alias, .range = range, .bind = bind};
+}
+constexpr Key no_effect(std::string_view path, Kind kind, std::string_view default_value, std::string_view note,
+                        std::string_view alias = {}) {
+  return {.path = path, .effect = Effect::no_effect, .kind = kind, .default_value = default_value, .note = note,
+          .alias = alias};
+}
+constexpr Key refused(std::string_view path, Kind kind, std::string_view default_value, std::string_view note) {
+  return {.path = path, .effect = Effect::refused, .kind = kind, .default_value = default_value, .note = note};
+}
+
+constexpr Kind kBool = Kind::boolean;
+constexpr Kind kNumber = Kind::number;
+constexpr Kind kString = Kind::string;
+constexpr Kind kAnything = Kind::any;
+
+constexpr std::string_view kPlanned = "every transfer and its buffer is planned before step 1";
+constexpr std::string_view kTiles = "tile size and prefetch depth come from the spillway section";
+constexpr std::string_view kOneRank = "there is nothing to choose with this release's communicators";
+constexpr std::string_view kFp32State = "master weights, gradients and moments are always fp32";
+constexpr std::string_view kCompressed = "compressed communication is not supported; leave it out";
+constexpr std::string_view kCheckpoint = "Spillway's own checkpoint format serves any world size and stage";
+constexpr std::string_view kMonitor = "no monitor is attached; --metrics writes every figure as JSON lines";
+constexpr std::string_view kPyTorch = "concerns PyTorch objects, of which there are none here";
+constexpr std::string_view kProfiler = "--trace and the progress line show where the time goes";
+constexpr std::string_view kNotTraining = "this feature is not supported; leave the section out";
+constexpr std::string_view kBf16Scale = "bf16 needs no loss scale";
+constexpr std::string_view kAio = "the I/O engine chooses its own request size and depth";
+
+constexpr Key kTable[] = {
+    // Batch
+    used("train_batch_size", kCount, [](S& s) -> F { return &s.train_batch_size; }),
+    used("train_micro_batch_size_per_gpu", kCount, [](S& s) -> F { return &s.micro_batch_size; }),
+    used("gradient_accumulation_steps", kCount, [](S& s) -> F { return &s.accumulation_steps; }),
+    refused("managed_gradient_accumulation", kBool, "true", "the engine counts micro-batches itself"),
+    refused("sequence_parallel_size", kNumber, "1", "sequence parallelism is not supported"),
+    refused("elasticity", kAnything, "null", "it would replace the three batch sizes; set them directly"),
+    no_effect("dataloader_drop_last", kBool, "false", "batches are drawn from one token stream and are always full"),
+
+    // Gradients
+    used("gradient_clipping", at_least(0), [](S& s) -> F { return &s.config.gradient_clipping; }),
+    used("communication_data_type", kAny, [](S& s) -> F { return choice(s.communication, kCommunication); }),
+    no_effect("seq_parallel_communication_data_type", kString, "\"fp32\"", "there is no sequence parallelism"),
+    no_effect("prescale_gradients", kBool, "false", "gradients are averaged in fp32, where the order cannot overflow"),
+    no_effect("gradient_predivide_factor", kNumber, "1.0", "gradients are averaged in fp32"),
+    refused("gradient_allreduce_op", kString, "\"mean\"", "gradients are always averaged"),
+    refused("sparse_gradients", kBool, "false", "gradients are dense"),
+    no_effect("disable_allgather", kBool, "false", kPlanned),
+    no_effect("allgather_size", kNumber, "500000000", kPlanned),
+    section("data_types"),
+    no_effect("data_types.grad_accum_dtype", kString, "\"fp32\"", kFp32State),
+    no_effect("data_types.param_dtype", kString, "null", "follows fp16.enabled and bf16.enabled"),
+    no_effect("data_types.buffer_dtype", kString, "null", kPyTorch),
+
+    // Precision
+    section("fp16"),
+    used("fp16.enabled", kAny, [](S& s) -> F { return &s.fp16_enabled; }),
+    used("fp16.loss_scale", kScale, [](S& s) -> F { return &s.loss_scale; }, "0: dynamic"),
+    used("fp16.initial_scale_power", between(0, 100), [](S& s) -> F { return &s.config.loss_scale.initial_scale_power; }),
+    used("fp16.loss_scale_window", kCount, [](S& s) -> F { return &s.config.loss_scale.window; }),
+    used("fp16.hysteresis", kCount, [](S& s) -> F { return &s.config.loss_scale.hysteresis; }),
+    used("fp16.consecutive_hysteresis", kAny, [](S& s) -> F { return &s.config.loss_scale.consecutive_hysteresis; }),
+    used("fp16.min_loss_scale", kPositiveScale, [](S& s) -> F { return &s.config.loss_scale.min_scale; }),
+    no_effect("fp16.auto_cast", kBool, "false", "inputs are token ids"),
+    refused("fp16.fp16_master_weights_and_grads", kBool, "false", kFp32State),
+    section("bf16", "bfloat16"),
+    used("bf16.enabled", kAny, [](S& s) -> F { return &s.bf16_enabled; }),
+    no_effect("bf16.immediate_grad_update", kBool, "false", "gradients are always accumulated at once"),
+    no_effect("bf16.check_grad_overflow", kBool, "true", "the check costs nothing and is always on, at every stage"),
+    no_effect("bf16.auto_cast", kBool, "false", "inputs are token ids"),
+    no_effect("bf16.loss_scale", kNumber, "0", kBf16Scale),
+    no_effect("bf16.initial_scale_power", kNumber, "16", kBf16Scale),
+    no_effect("bf16.loss_scale_window", kNumber, "1000", kBf16Scale),
+    no_effect("bf16.hysteresis", kNumber, "2", kBf16Scale),
+    no_effect("bf16.min_loss_scale", kNumber, "1", kBf16Scale),
+    refused("bf16.bf16_master_weights_and_grads", kBool, "false", kFp32State),
+    refused("bf16.bf16_optimizer_states", kBool, "false", kFp32State),
+    refused("torch_autocast", kAnything, "null", "choose the precision with fp16.enabled or bf16.enabled"),
+    refused("amp", kAnything, "null", "choose the precision with fp16.enabled or bf16.enabled"),
+
+    // Optimizer
+    section("optimizer"),
+    used("optimizer.type", kAny, [](S& s) -> F { return Word{&s.config.optimizer.type, kOptimizers}; }),
+    no_effect("optimizer.legacy_fusion", kBool, "false", "there is one fused implementation"),
+    section("optimizer.params"),
+    used("optimizer.params.lr", at_least(0), [](S& s) -> F { return &s.config.optimizer.learning_rate; }),
+    used("optimizer.params.betas", kDecay, [](S& s) -> F { return Numbers{&s.betas}; }),
+    used("optimizer.params.eps", at_least(0), [](S& s) -> F { return &s.config.optimizer.epsilon; }),
+    used("optimizer.params.weight_decay", at_least(0), [](S& s) -> F { return &s.config.optimizer.weight_decay; }),
+    used("optimizer.params.bias_correction", kAny, [](S& s) -> F { return &s.config.optimizer.bias_correction; }),
+    used("optimizer.params.adam_w_mode", kAny, [](S& s) -> F { return &s.adam_w_mode; },
+         "Adam means AdamW unless this is false"),
+    refused("optimizer.params.amsgrad", kBool, "false", "AMSGrad is not implemented (DeepSpeed ignores it on the CPU)"),
+    no_effect("optimizer.params.torch_adam", kBool, "false", "the update follows PyTorch's order of operations anyway"),
+    refused("optimizer.params.fp32_optimizer_states", kBool, "true", kFp32State),
+    refused("optimizer.params.max_grad_norm", kNumber, "null", "use the top-level key gradient_clipping instead"),
+    no_effect("zero_allow_untested_optimizer", kBool, "false", "every optimizer offered here is tested"),
+    no_effect("zero_force_ds_cpu_optimizer", kBool, "true", "there is one optimizer implementation"),
+
+    // Learning rate schedule
+    section("scheduler"),
+    used("scheduler.type", kAny, [](S& s) -> F { return choice(s.config.scheduler.kind, kSchedules); }),
+    section("scheduler.params"),
+    used("scheduler.params.warmup_min_lr", at_least(0), [](S& s) -> F { return &s.warmup_min_lr; }),
+    used("scheduler.params.warmup_max_lr", at_least(0), [](S& s) -> F { return &s.warmup_max_lr; }),
+    used("scheduler.params.warmup_num_steps", at_least(0), [](S& s) -> F { return &s.warmup_num_steps; }),
+    used("scheduler.params.warmup_type", kAny, [](S& s) -> F { return OptionalWord{&s.warmup_type, kWarmupShapes}; }),
+    used("scheduler.params.total_num_steps", at_least(1), [](S& s) -> F { return &s.total_num_steps; }),
+    used("scheduler.params.warmup_min_ratio", kShare, [](S& s) -> F { return &s.warmup_min_ratio; }),
+    used("scheduler.params.cos_min_ratio", kShare, [](S& s) -> F { return &s.cos_min_ratio; }),
+    no_effect("scheduler.params.last_batch_iteration", kNumber, "-1", "resuming sets the position of the schedule"),
+
+    // ZeRO
+    section("zero_optimization"),
+    used("zero_optimization.stage", between(0, 3), [](S& s) -> F { return &s.config.zero_stage; }),
+    used("zero_optimization.param_persistence_threshold", at_least(0),
+         [](S& s) -> F { return Elements{&s.config.param_persistence_threshold}; }, {},
+         "stage3_param_persistence_threshold"),
+    no_effect("zero_optimization.allgather_partitions", kBool, "true", kOneRank),
+    no_effect("zero_optimization.allgather_bucket_size", kNumber, "500000000", kPlanned),
+    no_effect("zero_optimization.overlap_comm", kBool, "null", "transfers always overlap what does not depend on them"),
+    no_effect("zero_optimization.reduce_scatter", kBool, "true", kOneRank),
+    no_effect("zero_optimization.reduce_bucket_size", kNumber, "500000000", kPlanned),
+    no_effect("zero_optimization.contiguous_gradients", kBool, "true", "a layer's gradient always is one flat buffer"),
+    no_effect("zero_optimization.round_robin_gradients", kBool, "false", kPlanned),
+    no_effect("zero_optimization.use_multi_rank_bucket_allreduce", kBool, "true", kPlanned),
+    no_effect("zero_optimization.sub_group_size", kNumber, "1000000000", kTiles),
+    no_effect("zero_optimization.prefetch_bucket_size", kNumber, "50000000", kTiles, "stage3_prefetch_bucket_size"),
+    no_effect("zero_optimization.max_live_parameters", kNumber, "1000000000", kPlanned, "stage3_max_live_parameters"),
+    no_effect("zero_optimization.max_reuse_distance", kNumber, "1000000000", kPlanned, "stage3_max_reuse_distance"),
+    no_effect("zero_optimization.model_persistence_threshold", kNumber, "9223372036854775807", kPlanned,
+              "stage3_model_persistence_threshold"),
+    no_effect("zero_optimization.gather_16bit_weights_on_model_save", kBool, "false",
+              "exports are always complete and never gather the model on one device",
+              "stage3_gather_16bit_weights_on_model_save"),
+    no_effect("zero_optimization.stage3_gather_fp16_weights_on_model_save", kBool, "false",
+              "exports are always complete and never gather the model on one device"),
+    no_effect("zero_optimization.module_granularity_threshold", kNumber, "0", "the unit of fetching is a layer",
+              "stage3_module_granularity_threshold"),
+    no_effect("zero_optimization.use_all_reduce_for_fetch_params", kBool, "false", kPlanned,
+              "stage3_use_all_reduce_for_fetch_params"),
+    no_effect("zero_optimization.allgather_sequential", kBool, "false", kPlanned, "stage3_allgather_sequential"),
+    no_effect("zero_optimization.ignore_unused_parameters", kBool, "true", "every parameter is used"),
+    no_effect("zero_optimization.load_from_fp32_weights", kBool, "true", kCheckpoint),
+    no_effect("zero_optimization.elastic_checkpoint", kBool, "false", kCheckpoint),
+    no_effect("zero_optimization.pipeline_loading_checkpoint", kBool, "false", kCheckpoint),
+    no_effect("zero_optimization.memory_efficient_linear", kBool, "true", kPyTorch),
+    no_effect("zero_optimization.override_module_apply", kBool, "true", kPyTorch),
+    no_effect("zero_optimization.leaf_module", kAnything, "null", "the unit of fetching is a layer"),
+    no_effect("zero_optimization.log_trace_cache_warnings", kBool, "false", "there is a plan instead of a trace"),
+    no_effect("zero_optimization.enable_sanity_checks", kBool, "false", "the plan is checked before step 1, always"),
+    no_effect("zero_optimization.save_muon_momentum_buffer_in_memory", kBool, "false", "there is no Muon"),
+    refused("zero_optimization.legacy_stage1", kBool, "false", "that implementation is gone from DeepSpeed too"),
+    refused("zero_optimization.zero_hpz_partition_size", kNumber, "1", kCompressed),
+    refused("zero_optimization.zero_quantized_weights", kBool, "false", kCompressed),
+    refused("zero_optimization.zero_quantized_nontrainable_weights", kBool, "false", kCompressed),
+    refused("zero_optimization.zero_quantized_gradients", kBool, "false", kCompressed),
+    refused("zero_optimization.zeropp_loco_param", kAnything, "null", kCompressed),
+    refused("zero_optimization.mics_shard_size", kNumber, "-1", "MiCS is not supported; shards span all ranks"),
+    refused("zero_optimization.mics_hierarchical_params_gather", kBool, "false", "MiCS is not supported"),
+    refused("zero_optimization.zenflow", kAnything, "null", "ZenFlow updates with stale gradients; not supported"),
+    used("zero_optimization.cpu_offload", kAny, [](S& s) -> F { return &s.cpu_offload; }),
+    used("zero_optimization.cpu_offload_param", kAny, [](S& s) -> F { return &s.cpu_offload_param; }, {},
+         "cpu_offload_params"),
+    used("zero_optimization.cpu_offload_use_pin_memory", kAny,
+         [](S& s) -> F { return &s.cpu_offload_use_pin_memory; }),
+    section("zero_optimization.offload_param"),
+    used("zero_optimization.offload_param.device", kAny,
+         [](S& s) -> F { return choice(s.config.offload_param.device, kDevices); }),
+    used("zero_optimization.offload_param.nvme_path", kAny, [](S& s) -> F { return Path{&s.param_nvme_path}; }),
+    used("zero_optimization.offload_param.pin_memory", kAny,
+         [](S& s) -> F { return &s.config.offload_param.pin_memory; }),
+    no_effect("zero_optimization.offload_param.buffer_count", kNumber, "5", kPlanned),
+    no_effect("zero_optimization.offload_param.buffer_size", kNumber, "100000000", kPlanned),
+    no_effect("zero_optimization.offload_param.max_in_cpu", kNumber, "1000000000",
+              "spillway.host_memory bounds host memory, with spillway.placement \"fill\""),
+    section("zero_optimization.offload_optimizer"),
+    used("zero_optimization.offload_optimizer.device", kAny,
+         [](S& s) -> F { return choice(s.config.offload_optimizer.device, kDevices); }),
+    used("zero_optimization.offload_optimizer.nvme_path", kAny, [](S& s) -> F { return Path{&s.optimizer_nvme_path}; }),
+    used("zero_optimization.offload_optimizer.pin_memory", kAny,
+         [](S& s) -> F { return &s.config.offload_optimizer.pin_memory; }),
+    used("zero_optimization.offload_optimizer.ratio", kShare,
+         [](S& s) -> F { return &s.config.offload_optimizer.ratio; }),
+    no_effect("zero_optimization.offload_optimizer.buffer_count", kNumber, "4", kPlanned),
+    no_effect("zero_optimization.offload_optimizer.pipeline", kBool, "false", "reads and writes always overlap updates"),
+    no_effect("zero_optimization.offload_optimizer.pipeline_read", kBool, "false",
+              "reads of later tiles always overlap the update"),
+    no_effect("zero_optimization.offload_optimizer.pipeline_write", kBool, "false",
+              "writes of earlier tiles always overlap the update"),
+    no_effect("zero_optimization.offload_optimizer.fast_init", kBool, "false", "state is written once, at start"),
+    no_effect("zero_optimization.offload_optimizer.super_offload", kBool, "false", "updates overlap backward by plan"),
+    no_effect("zero_optimization.offload_optimizer.cpuadam_cores_perc", kNumber, "0.8",
+              "spillway.threads sets the number of threads"),
+
+    // Asynchronous I/O
+    section("aio"),
+    no_effect("aio.block_size", kNumber, "1048576", kAio),
+    no_effect("aio.queue_depth", kNumber, "8", kAio),
+    no_effect("aio.intra_op_parallelism", kNumber, "1", kAio),
+    no_effect("aio.thread_count", kNumber, "1", kAio),
+    no_effect("aio.single_submit", kBool, "false", kAio),
+    no_effect("aio.overlap_events", kBool, "true", kAio),
+    no_effect("aio.use_gds", kBool, "false", "tiles pass through pinned host memory, where the update happens"),
+
+    // Activations
+    section("activation_checkpointing"),
+    used("activation_checkpointing.cpu_checkpointing", kAny,
+         [](S& s) -> F { return &s.config.checkpoint_activations_on_host; }),
+    no_effect("activation_checkpointing.partition_activations", kBool, "false", "there is no model parallelism"),
+    no_effect("activation_checkpointing.contiguous_memory_optimization", kBool, "false", kPlanned),
+    no_effect("activation_checkpointing.number_checkpoints", kNumber, "null", "one checkpoint per layer"),
+    no_effect("activation_checkpointing.synchronize_checkpoint_boundary", kBool, "false", kProfiler),
+    no_effect("activation_checkpointing.profile", kBool, "false", kProfiler),
+
+    // Checkpoints
+    section("checkpoint"),
+    no_effect("checkpoint.tag_validation", kString, "\"Warn\"", kCheckpoint),
+    no_effect("checkpoint.load_universal", kBool, "false", kCheckpoint),
+    no_effect("checkpoint.use_node_local_storage", kBool, "false", kCheckpoint),
+    no_effect("checkpoint.parallel_write", kAnything, "null", kCheckpoint),
+    no_effect("checkpoint.checkpoint_serialization", kBool, "true", kCheckpoint),
+    no_effect("checkpoint.writer", kAnything, "null", kCheckpoint),
+    no_effect("nebula", kAnything, "null", kCheckpoint),
+    no_effect("datastates", kAnything, "null", kCheckpoint),
+
+    // Reports
+    used("steps_per_print", at_least(0), [](S& s) -> F { return &s.config.steps_per_print; }),
+    used("wall_clock_breakdown", kAny, [](S& s) -> F { return &s.config.wall_clock_breakdown; }),
+    no_effect("memory_breakdown", kBool, "false", "the memory ledger is printed at start"),
+    no_effect("dump_state", kBool, "false", "the configuration in force is part of --summary"),
+    no_effect("log_level", kString, "null", "SPILLWAY_LOG sets it"),
+    no_effect("timers", kAnything, "null", kProfiler),
+    no_effect("csv_monitor", kAnything, "null", kMonitor),
+    no_effect("tensorboard", kAnything, "null", kMonitor),
+    no_effect("wandb", kAnything, "null", kMonitor),
+    no_effect("comet", kAnything, "null", kMonitor),
+    no_effect("monitor_config", kAnything, "null", kMonitor),
+    no_effect("comms_logger", kAnything, "null", kProfiler),
+    no_effect("comms_config", kAnything, "null", kProfiler),
+    no_effect("flops_profiler", kAnything, "null", kProfiler),
+
+    // Other features of DeepSpeed
+    no_effect("compile", kAnything, "null", "the whole step is planned ahead; there is nothing to compile"),
+    no_effect("autotuning", kAnything, "null", "spillway plan compares configurations without running them"),
+    section("tensor_parallel"),
+    refused("tensor_parallel.autotp_size", kNumber, "1", "tensor parallelism is not supported"),
+    refused("pipeline", kAnything, "null", "pipeline parallelism is not supported"),
+    refused("sparse_attention", kAnything, "null", kNotTraining),
+    refused("progressive_layer_drop", kAnything, "null", kNotTraining),
+    refused("curriculum_learning", kAnything, "null", kNotTraining),
+    refused("data_efficiency", kAnything, "null", kNotTraining),
+    refused("compression_training", kAnything, "null", kNotTraining),
+    refused("quantize_training", kAnything, "null", kNotTraining),
+    refused("eigenvalue", kAnything, "null", kNotTraining),
+    refused("hybrid_engine", kAnything, "null", kNotTraining),
+
+    // Spillway's own
+    section("spillway"),
+    used("spillway.device_memory", kAny, [](S& s) -> F { return Bytes{&s.config.spillway.device_memory}; },
+         "unset: what the device has"),
+    used("spillway.host_memory", kAny, [](S& s) -> F { return Bytes{&s.config.spillway.host_memory}; },
+         "unset: what the machine has available"),
+    used("spillway.nvme_memory", kAny, [](S& s) -> F { return Bytes{&s.config.spillway.nvme_memory}; },
+         "unset: what is free under nvme_path"),
+    used("spillway.tile_size", between(2048, 0x1p40), [](S& s) -> F { return Elements{&s.config.spillway.tile_size}; }),
+    used("spillway.prefetch_depth", between(1, 64), [](S& s) -> F { return &s.config.spillway.prefetch_depth; }),
+    used("spillway.placement", kAny, [](S& s) -> F { return choice(s.config.spillway.placement, kPlacements); }),
+    used("spillway.schedule", kAny, [](S& s) -> F { return choice(s.config.spillway.schedule, kOrders); }),
+    used("spillway.io_engine", kAny, [](S& s) -> F { return Word{&s.config.spillway.io_engine, kIoEngines}; }),
+    used("spillway.verify", kAny, [](S& s) -> F { return &s.config.spillway.verify; }),
+    used("spillway.threads", between(0, 4096), [](S& s) -> F { return &s.config.spillway.threads; },
+         "0: one per core of the affinity mask"),
+    used("spillway.profile", kAny, [](S& s) -> F { return &s.config.spillway.profile; },
+         "empty: rates are measured at start"),
+};
+
+}  // namespace
+
+std::span<const Key> key_table() { return kTable; }
+
+const Key* find_key(std::string_view section, std::string_view name) {
+  for (const Key& key : kTable) {
+    if (key.section() == section && (key.name() == name || (!key.alias.empty() && key.alias == name))) return &key;
+  }
+  return nullptr;
+}
+
+std::vector<std::string_view> key_names(std::string_view section) {
+  std::vector<std::string_view> names;
+  for (const Key& key : kTable) {
+    if (key.section() != section) continue;
+    names.push_back(key.name());
+    if (!key.alias.empty()) names.push_back(key.alias);
+  }
+  return names;
+}
+
+}  // namespace spillway::config

@@ -1,0 +1,94 @@
+// The values of a configuration file, key by key, before the rules between keys: what the rows of the key table
+// bind to. Most keys are a field of Config itself; the others stand beside it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spillway/config.h"
+
+namespace spillway::config {
+
+enum class CommunicationType : std::uint8_t { as_model, fp16, bf16, fp32 };
+
+struct Settings {
+  Config config;
+
+  std::optional<std::int64_t> train_batch_size;
+  std::optional<std::int64_t> micro_batch_size;
+  std::optional<std::int64_t> accumulation_steps;
+
+  bool fp16_enabled = false;
+  bool bf16_enabled = false;
+  double loss_scale = 0.0;  // 0: dynamic
+  CommunicationType communication = CommunicationType::as_model;
+
+  std::vector<double> betas = {0.9, 0.999};
+  bool adam_w_mode = true;
+
+  // Unset: the default of the schedule in use; stays unset when that schedule does not read it.
+  std::optional<double> warmup_min_lr;
+  std::optional<double> warmup_max_lr;
+  std::optional<std::int64_t> warmup_num_steps;
+  std::optional<std::string> warmup_type;
+  std::optional<std::int64_t> total_num_steps;
+  std::optional<double> warmup_min_ratio;
+  std::optional<double> cos_min_ratio;
+
+  std::optional<std::string> param_nvme_path;
+  std::optional<std::string> optimizer_nvme_path;
+
+  // Deprecated spellings of the offload sections.
+  std::optional<bool> cpu_offload;
+  std::optional<bool> cpu_offload_param;
+  std::optional<bool> cpu_offload_use_pin_memory;
+};
+
+// What the file says about a key: where, and (for a key that Spillway does not use) what.
+struct Given {
+  KeyReport::Source source = KeyReport::Source::file;  // default_value when it says null
+  int line = 0;
+  std::string value;  // as JSON, of a key without a slot
+};
+
+// By canonical path. Sections that the file opens are in it too.
+class Provenance {
+ public:
+  void record(std::string_view path, Given given) { given_.insert_or_assign(std::string(path), std::move(given)); }
+
+  const Given* find(std::string_view path) const {
+    const auto found = given_.find(path);
+    return found == given_.end() ? nullptr : &found->second;
+  }
+
+  // The file sets the key to a value (not null, not "auto").
+  bool is_set(std::string_view path) const {
+    const Given* given = find(path);
+    return given != nullptr && given->source == KeyReport::Source::file;
+  }
+
+  bool is_automatic(std::string_view path) const {
+    const Given* given = find(path);
+    return given != nullptr && given->source == KeyReport::Source::automatic;
+  }
+
+  int line(std::string_view path) const {
+    const Given* given = find(path);
+    return given == nullptr ? 0 : given->line;
+  }
+
+  // A value worked out from others. What the file asked for ("auto" included) keeps its own source.
+  void mark_derived(std::string_view path) {
+    if (is_set(path) || is_automatic(path)) return;
+    record(path, {.source = KeyReport::Source::derived, .line = line(path), .value = {}});
+  }
+
+ private:
+  std::map<std::string, Given, std::less<>> given_;
+};
+
+}  // namespace spillway::config

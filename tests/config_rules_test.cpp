@@ -1,0 +1,332 @@
+// Rules between keys: batch sizes, precision, optimizer, schedule, offload, defaults, and the written-out result.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "config/batch_triangle.h"
+#include "spillway/config.h"
+#include "spillway/error.h"
+
+namespace spillway {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr ConfigContext kFourRanks = {.world_size = 4, .total_steps = 0};
+
+Config parse(const std::string& text, const ConfigContext& context = {}) {
+  return parse_config(text, "ds.json", context);
+}
+
+std::string error_of(const std::string& text, const ConfigContext& context = {}) {
+  try {
+    parse(text, context);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+KeyReport row(const Config& config, const std::string& path) {
+  const auto found = std::find_if(config.keys.begin(), config.keys.end(),
+                                  [&](const KeyReport& report) { return report.path == path; });
+  return found == config.keys.end() ? KeyReport{} : *found;
+}
+
+TEST(BatchTriangle, CompletesEveryConsistentSubsetOfTheThreeSizes) {
+  for (std::int64_t world = 1; world <= 4; ++world) {
+    for (std::int64_t micro = 1; micro <= 6; ++micro) {
+      for (std::int64_t accumulation = 1; accumulation <= 6; ++accumulation) {
+        const config::BatchSizes full{micro * accumulation * world, micro, accumulation};
+        const config::BatchSizes pairs[] = {
+            full, {full.train, micro, {}}, {full.train, {}, accumulation}, {{}, micro, accumulation}};
+        for (config::BatchSizes given : pairs) {
+          EXPECT_EQ(config::complete(given, world), "");
+          EXPECT_EQ(given, full);
+        }
+        config::BatchSizes train_only{full.train, {}, {}};
+        EXPECT_EQ(config::complete(train_only, world), "");
+        EXPECT_EQ(train_only, (config::BatchSizes{full.train, micro * accumulation, 1}));
+        config::BatchSizes micro_only{{}, micro, {}};
+        EXPECT_EQ(config::complete(micro_only, world), "");
+        EXPECT_EQ(micro_only, (config::BatchSizes{micro * world, micro, 1}));
+      }
+    }
+  }
+}
+
+// The two-rank cases of DeepSpeed's tests/unit/runtime/test_ds_config_dict.py: (train, micro, accumulation).
+TEST(BatchTriangle, AcceptsAndRefusesAsDeepSpeedDoes) {
+  config::BatchSizes sizes{32, 16, 1};
+  EXPECT_EQ(config::complete(sizes, 2), "");
+  sizes = {32, 8, 2};
+  EXPECT_EQ(config::complete(sizes, 2), "");
+  sizes = {33, 17, 2};
+  EXPECT_NE(config::complete(sizes, 2), "");
+  sizes = {32, 18, 1};
+  EXPECT_NE(config::complete(sizes, 2), "");
+}
+
+TEST(BatchTriangle, ExplainsAllFourNumbersAndOffersChangesThatFit) {
+  EXPECT_EQ(error_of(R"({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4})",
+                     kFourRanks),
+            "ds.json:1: train_batch_size: train_batch_size 32 is not train_micro_batch_size_per_gpu 4 x "
+            "gradient_accumulation_steps 4 x 4 ranks = 64; any one of these fits: train_batch_size 64, or "
+            "train_micro_batch_size_per_gpu 2, or gradient_accumulation_steps 2, or 2 ranks");
+  EXPECT_THAT(error_of(R"({"train_batch_size": 10, "gradient_accumulation_steps": 4})", kFourRanks),
+              AllOf(HasSubstr("train_batch_size 10 is not"), HasSubstr("(any)"), HasSubstr("fits: train_batch_size 16")));
+  EXPECT_THAT(error_of(R"({"train_micro_batch_size_per_gpu": 2147483647, "gradient_accumulation_steps": 2147483647})",
+                       kFourRanks), HasSubstr("more than 2^63"));
+}
+
+TEST(Precision, IsChosenByTheTwoSwitches) {
+  EXPECT_EQ(parse("{}").dtype, DType::f32);
+  EXPECT_EQ(parse(R"({"bf16": {"enabled": true}})").dtype, DType::bf16);
+  EXPECT_EQ(parse(R"({"bfloat16": {"enabled": true}})").dtype, DType::bf16);
+  EXPECT_THAT(error_of(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})"), HasSubstr("both true"));
+  const Config automatic = parse(R"({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}})");
+  EXPECT_EQ(automatic.dtype, DType::f32);
+  EXPECT_THAT(automatic.warnings, Contains(AllOf(HasSubstr("bf16.enabled"), HasSubstr("fp32"))));
+}
+
+TEST(Precision, CommunicationFollowsTheModelUnlessSet) {
+  EXPECT_EQ(parse(R"({"fp16": {"enabled": true}})").communication_dtype, DType::f16);
+  EXPECT_EQ(parse(R"({"bf16": {"enabled": true}, "communication_data_type": "FP32"})").communication_dtype, DType::f32);
+  EXPECT_THAT(error_of(R"({"communication_data_type": "fp8"})"), HasSubstr("allowed: fp16, bf16, fp32"));
+}
+
+TEST(Precision, LossScaleIsDynamicUnlessAFixedOneIsGiven) {
+  const Config dynamic = parse(R"({"fp16": {"enabled": true, "initial_scale_power": 32, "min_loss_scale": 4}})");
+  EXPECT_TRUE(dynamic.loss_scale.dynamic);
+  EXPECT_EQ(dynamic.loss_scale.initial_scale_power, 24);
+  EXPECT_EQ(dynamic.loss_scale.min_scale, 4.0);
+  EXPECT_THAT(dynamic.warnings, Contains(HasSubstr("starting at 2^24")));
+  const Config fixed = parse(R"({"fp16": {"enabled": true, "loss_scale": 1024, "hysteresis": 3}})");
+  EXPECT_FALSE(fixed.loss_scale.dynamic);
+  EXPECT_EQ(fixed.loss_scale.static_scale, 1024.0);
+}
+
+// DeepSpeed: Adam is AdamW unless adam_w_mode is false; AdamW always is.
+TEST(Optimizer, DecouplesDecayAsDeepSpeedDoes) {
+  const auto decoupled = [](const std::string& type, const std::string& mode) {
+    return parse(R"({"optimizer": {"type": ")" + type + R"(", "params": {)" + mode + "}}}").optimizer.decoupled_decay;
+  };
+  EXPECT_TRUE(decoupled("Adam", ""));
+  EXPECT_TRUE(decoupled("adam", "\"adam_w_mode\": true"));
+  EXPECT_FALSE(decoupled("ADAM", "\"adam_w_mode\": false"));
+  EXPECT_TRUE(decoupled("AdamW", "\"adam_w_mode\": false"));
+}
+
+TEST(Optimizer, OthersAreRefusedByNameWithTheList) {
+  EXPECT_EQ(error_of(R"({"optimizer": {"params": {"var_freeze_step": 3}, "type": "ZeroOneAdam"}})"),
+            "ds.json:1: optimizer.type: \"ZeroOneAdam\" is not supported; allowed: AdamW, Adam")
+      << "one error, not one for every parameter of the unknown type";
+  EXPECT_THAT(error_of(R"({"optimizer": {"type": "Adma"}})"), HasSubstr("did you mean"));
+  EXPECT_THAT(error_of(R"({"optimizer": {"type": "Adam", "params": {"max_grad_norm": 1.0}}})"),
+              HasSubstr("gradient_clipping"));
+  EXPECT_THAT(error_of(R"({"optimizer": {"type": "Adam", "params": {"amsgrad": true}}})"), HasSubstr("AMSGrad"));
+}
+
+TEST(Optimizer, MissingSectionMeansAdamWWithAWarning) {
+  const Config config = parse("{\"train_batch_size\": 1}");
+  EXPECT_EQ(config.optimizer.type, "AdamW");
+  EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
+  EXPECT_THAT(config.warnings, Contains(AllOf(HasSubstr("no optimizer"), HasSubstr("AdamW with lr 0.001"))));
+  EXPECT_THAT(parse(R"({"train_batch_size": 1, "optimizer": {"type": "AdamW"}})").warnings, IsEmpty());
+}
+
+TEST(Scheduler, MaximumDefaultsAsItsTypeDefines) {
+  const std::string optimizer = R"("optimizer": {"type": "AdamW", "params": {"lr": 0.02}}, )";
+  const auto maximum = [&](const std::string& scheduler) {
+    const ConfigContext context{.world_size = 1, .total_steps = 5000};
+    return parse("{" + optimizer + "\"scheduler\": " + scheduler + "}", context).scheduler.warmup_max_lr;
+  };
+  EXPECT_EQ(maximum(R"({"type": "WarmupLR"})"), 0.02);
+  EXPECT_EQ(maximum(R"({"type": "WarmupLR", "params": {"warmup_max_lr": null}})"), 0.02);
+  EXPECT_EQ(maximum(R"({"type": "warmuplr", "params": {"warmup_max_lr": 0.5}})"), 0.5);
+  EXPECT_EQ(maximum(R"({"type": "WarmupDecayLR"})"), 0.001);
+  EXPECT_EQ(maximum(R"({"type": "WarmupDecayLR", "params": {"warmup_max_lr": "auto"}})"), 0.02);
+}
+
+TEST(Scheduler, TotalStepsComeFromTheFileElseFromTheRun) {
+  const std::string decay =
+      R"({"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "total_num_steps": )";
+  EXPECT_EQ(parse(decay + "300}}}", {.world_size = 1, .total_steps = 77}).scheduler.total_num_steps, 300);
+  const Config config = parse(decay + "\"auto\"}}}", {.world_size = 1, .total_steps = 77});
+  EXPECT_EQ(config.scheduler.total_num_steps, 77);
+  EXPECT_EQ(row(config, "scheduler.params.total_num_steps").source, KeyReport::Source::automatic);
+  EXPECT_THAT(error_of(decay + "\"auto\"}}}"), AllOf(HasSubstr("scheduler.params.total_num_steps"), HasSubstr("--steps")));
+}
+
+TEST(Scheduler, SaysWhatItDoesNotReadAndWhatItDoesNotHave) {
+  const Config config = parse(R"({"scheduler": {"type": "WarmupCosineLR",
+      "params": {"total_num_steps": 100, "warmup_num_steps": 0, "warmup_type": "Linear", "warmup_max_lr": 1,
+                 "cos_min_ratio": 0.1}}})");
+  EXPECT_EQ(config.scheduler.kind, ScheduleKind::warmup_cosine);
+  EXPECT_EQ(config.scheduler.warmup_type, WarmupShape::linear);
+  EXPECT_EQ(config.scheduler.warmup_num_steps, 0);
+  EXPECT_EQ(config.scheduler.cos_min_ratio, 0.1);
+  EXPECT_THAT(config.warnings, Contains(AllOf(HasSubstr("warmup_max_lr"), HasSubstr("does not read"))));
+  EXPECT_EQ(error_of(R"({"scheduler": {"type": "CosineAnnealingLR", "params": {"T_max": 10}}})"),
+            "ds.json:1: scheduler.type: \"CosineAnnealingLR\" is not supported; "
+            "allowed: WarmupLR, WarmupDecayLR, WarmupCosineLR");
+}
+
+TEST(Offload, DevicesAreReadInAnyCaseAndNvmeNeedsItsFolder) {
+  const Config config = parse(R"({"zero_optimization": {"stage": 3,
+      "offload_param": {"device": "CPU", "pin_memory": false},
+      "offload_optimizer": {"device": "NVMe", "nvme_path": ["/swap"], "ratio": 0.5}}})");
+  EXPECT_EQ(config.offload_param.device, OffloadDevice::cpu);
+  EXPECT_FALSE(config.offload_param.pin_memory);
+  EXPECT_EQ(config.offload_optimizer.device, OffloadDevice::nvme);
+  EXPECT_EQ(config.offload_optimizer.nvme_path, "/swap");
+  EXPECT_EQ(config.offload_optimizer.ratio, 0.5);
+  for (const std::string section : {"offload_param", "offload_optimizer"}) {
+    const std::string path = "zero_optimization." + section;
+    const auto with = [&](const std::string& rest) {
+      return error_of(R"({"zero_optimization": {"stage": 3, ")" + section + R"(": {"device": "nvme")" + rest + "}}}");
+    };
+    EXPECT_THAT(with(""), HasSubstr(path + ".nvme_path: device nvme needs a folder"));
+    EXPECT_THAT(with(R"(, "nvme_path": null)"), HasSubstr(path + ".nvme_path: device nvme needs a folder"));
+    EXPECT_THAT(with(R"(, "nvme_path": "")"), HasSubstr(path + ".nvme_path: expected the path"));
+    EXPECT_THAT(with(R"(, "nvme_path": ["/a", "/b"])"), HasSubstr(path + ".nvme_path: a list of 2 folders"));
+  }
+  EXPECT_THAT(error_of(R"({"zero_optimization": {"offload_optimizer": {"device": "hpu"}}})"),
+              AllOf(HasSubstr("\"hpu\" is not supported"), HasSubstr("allowed: none, cpu, nvme")));
+}
+
+TEST(Offload, DeviceNoneIsOffWhateverElseItsSectionSays) {
+  const Config config = parse(R"({"train_batch_size": 1, "optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 2,
+      "offload_param": {"device": "none", "pin_memory": true, "nvme_path": "/x"}}})");
+  EXPECT_EQ(config.offload_param.device, OffloadDevice::none);
+  EXPECT_EQ(config.offload_param.nvme_path, "");
+  EXPECT_THAT(config.warnings, IsEmpty());
+}
+
+TEST(Offload, IsDroppedWithAWarningWhereTheStageHasNone) {
+  const auto at_stage = [](int stage) {
+    return parse(R"({"zero_optimization": {"stage": )" + std::to_string(stage) +
+                 R"(, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}})");
+  };
+  for (int stage = 0; stage <= 3; ++stage) {
+    const Config config = at_stage(stage);
+    EXPECT_EQ(config.offload_param.device, stage == 3 ? OffloadDevice::cpu : OffloadDevice::none);
+    EXPECT_EQ(config.offload_optimizer.device, stage >= 1 ? OffloadDevice::cpu : OffloadDevice::none);
+    const auto dropped = Contains(HasSubstr("parameter offload needs stage 3"));
+    if (stage < 3) {
+      EXPECT_THAT(config.warnings, dropped);
+    } else {
+      EXPECT_THAT(config.warnings, Not(dropped));
+    }
+  }
+  EXPECT_EQ(error_of(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "nvme"}}})"), "no error")
+      << "what is dropped needs no folder";
+}
+
+TEST(Offload, DeprecatedSpellingsStillWork) {
+  const Config config = parse(R"({"zero_optimization": {"stage": 3, "cpu_offload": true, "cpu_offload_params": true,
+      "cpu_offload_use_pin_memory": false}})");
+  EXPECT_EQ(config.offload_optimizer.device, OffloadDevice::cpu);
+  EXPECT_EQ(config.offload_param.device, OffloadDevice::cpu);
+  EXPECT_FALSE(config.offload_optimizer.pin_memory);
+  EXPECT_THAT(config.warnings, Contains(AllOf(HasSubstr("cpu_offload"), HasSubstr("deprecated"))));
+  EXPECT_EQ(parse(R"({"zero_optimization": {"stage": 2, "cpu_offload": false}})").offload_optimizer.device,
+            OffloadDevice::none);
+  EXPECT_THAT(error_of(R"({"zero_optimization": {"stage": 2, "cpu_offload": true,
+                                                 "offload_optimizer": {"device": "cpu"}}})"),
+              HasSubstr("remove zero_optimization.cpu_offload"));
+  EXPECT_EQ(parse(R"({"zero_optimization": true})").zero_stage, 1);
+  EXPECT_EQ(parse(R"({"zero_optimization": false})").zero_stage, 0);
+}
+
+TEST(Spillway, SectionIsReadInItsUnits) {
+  const Config config = parse(R"({"spillway": {"device_memory": "48MiB", "host_memory": 5e8, "nvme_memory": "1.5GB",
+      "tile_size": "4Ki", "prefetch_depth": 3, "placement": "fill", "schedule": "micro_batch_major",
+      "io_engine": "threads", "verify": false, "threads": 2, "profile": "rates.json"}})");
+  const SpillwayConfig& spillway = config.spillway;
+  EXPECT_EQ(spillway.device_memory, std::int64_t{48} << 20);
+  EXPECT_EQ(spillway.host_memory, 500000000);
+  EXPECT_EQ(spillway.nvme_memory, 1500000000);
+  EXPECT_EQ(spillway.tile_size, 4096);
+  EXPECT_EQ(spillway.prefetch_depth, 3);
+  EXPECT_EQ(spillway.placement, PlacementPolicy::fill);
+  EXPECT_EQ(spillway.io_engine, "threads");
+  EXPECT_FALSE(spillway.verify);
+  EXPECT_EQ(spillway.threads, 2);
+  EXPECT_EQ(spillway.profile, "rates.json");
+  EXPECT_EQ(parse(R"({"spillway": {"tile_size": 4194304}})").spillway.tile_size, 4194304);
+  EXPECT_EQ(parse(R"({"spillway": {"tile_size": "1Mi"}})").spillway.tile_size, 1048576);
+  EXPECT_THAT(error_of(R"({"spillway": {"tile_size": 4e6}})"),
+              HasSubstr("4000000 elements is not a multiple of 2048; the nearest are 3999744 and 4001792"));
+  EXPECT_THAT(error_of(R"({"spillway": {"tile_size": 1024}})"), HasSubstr("at least 2048"));
+  EXPECT_THAT(error_of(R"({"spillway": {"device_memory": "48 M"}})"), HasSubstr("spillway.device_memory: expected a size"));
+  EXPECT_THAT(error_of(R"({"spillway": {"io_engine": "iouring"}})"), HasSubstr("did you mean \"io_uring\"?"));
+}
+
+TEST(Report, NamesTheSourceOfEveryValue) {
+  const Config config = parse(R"({"train_micro_batch_size_per_gpu": 2, "gradient_clipping": "auto",
+      "zero_optimization": {"stage": 1, "reduce_bucket_size": 123}})");
+  EXPECT_EQ(row(config, "train_micro_batch_size_per_gpu").source, KeyReport::Source::file);
+  EXPECT_EQ(row(config, "train_batch_size").source, KeyReport::Source::derived);
+  EXPECT_EQ(row(config, "train_batch_size").value, "2");
+  EXPECT_EQ(row(config, "gradient_clipping").source, KeyReport::Source::automatic);
+  EXPECT_EQ(row(config, "gradient_clipping").value, "1.0");
+  EXPECT_EQ(row(config, "steps_per_print").source, KeyReport::Source::default_value);
+  EXPECT_EQ(row(config, "zero_optimization.reduce_bucket_size").value, "123");
+  EXPECT_THAT(row(config, "zero_optimization.reduce_bucket_size").note, HasSubstr("no effect"));
+}
+
+// The written configuration is complete: read again, without the context that filled the gaps, it is the same.
+TEST(Report, EffectiveConfigurationReadsBackAsItself) {
+  const ConfigContext context{.world_size = 2, .total_steps = 640};
+  const std::string texts[] = {
+      "{}",
+      R"({"fp16": {"enabled": true, "loss_scale": 128, "min_loss_scale": 0.5},
+          "zero_optimization": {"stage": 2, "cpu_offload": true}})",
+      R"({"train_batch_size": 24, "gradient_accumulation_steps": 3, "bf16": {"enabled": "true"},
+          "communication_data_type": "fp32",
+          "optimizer": {"type": "adam", "params": {"lr": "auto", "betas": [0.8, 0.95], "eps": 1e-10,
+                                                   "adam_w_mode": false, "bias_correction": false}},
+          "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_max_lr": "auto",
+                                                            "warmup_num_steps": 7}},
+          "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}, "param_persistence_threshold": 77,
+                                "offload_optimizer": {"device": "nvme", "nvme_path": "/swap \"a\"", "ratio": 0.3}},
+          "activation_checkpointing": {"cpu_checkpointing": true}, "wall_clock_breakdown": true,
+          "gradient_clipping": 0.1,
+          "spillway": {"device_memory": "1GiB", "tile_size": "2Ki", "placement": "fill", "threads": 1,
+                       "verify": false}})",
+      R"({"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_type": "linear", "warmup_num_steps": 0,
+          "warmup_min_lr": 3}}, "steps_per_print": inf})",
+      R"({"scheduler": {"type": "WarmupLR", "params": {"total_num_steps": 4}},
+          "optimizer": {"type": "AdamW", "params": {"adam_w_mode": false}}})",
+  };
+  for (const std::string& text : texts) {
+    const Config first = parse(text, context);
+    const Config second = parse(first.effective_json, {.world_size = 2, .total_steps = 0});
+    EXPECT_EQ(second.effective_json, first.effective_json) << text;
+    EXPECT_THAT(second.warnings, IsEmpty()) << first.effective_json;
+    EXPECT_EQ(second.micro_batch_size, first.micro_batch_size);
+    EXPECT_EQ(second.dtype, first.dtype);
+    EXPECT_EQ(second.communication_dtype, first.communication_dtype);
+    EXPECT_EQ(second.loss_scale.dynamic, first.loss_scale.dynamic);
+    EXPECT_EQ(second.loss_scale.static_scale, first.loss_scale.static_scale);
+    EXPECT_EQ(second.optimizer.decoupled_decay, first.optimizer.decoupled_decay);
+    EXPECT_EQ(second.optimizer.beta2, first.optimizer.beta2);
+    EXPECT_EQ(second.scheduler.kind, first.scheduler.kind);
+    EXPECT_EQ(second.scheduler.warmup_max_lr, first.scheduler.warmup_max_lr);
+    EXPECT_EQ(second.scheduler.total_num_steps, first.scheduler.total_num_steps);
+    EXPECT_EQ(second.scheduler.warmup_type, first.scheduler.warmup_type);
+    EXPECT_EQ(second.offload_optimizer.nvme_path, first.offload_optimizer.nvme_path);
+    EXPECT_EQ(second.spillway.device_memory, first.spillway.device_memory);
+  }
+}
+
+}  // namespace
+}  // namespace spillway
