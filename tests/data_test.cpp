@@ -44,7 +44,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t kBytes = 256;    // vocabulary of byte text
+constexpr std::int64_t kBytes = 256;  // vocabulary of byte text
 constexpr std::int64_t kGpt2 = 50257;
 
 // A folder of this test alone, removed with it.
@@ -80,7 +80,8 @@ std::string uint16_bytes(const std::vector<std::uint16_t>& tokens) {
 std::string llmc_header(std::int32_t magic, std::int32_t version, std::int32_t count) {
   std::string header;
   for (const std::int32_t word : {magic, version, count}) {
-    for (int byte = 0; byte < 4; ++byte) header += static_cast<char>(static_cast<std::uint32_t>(word) >> (8 * byte) & 0xff);
+    for (int byte = 0; byte < 4; ++byte)
+      header += static_cast<char>(static_cast<std::uint32_t>(word) >> (8 * byte) & 0xff);
   }
   header.resize(1024);
   return header;
@@ -122,7 +123,8 @@ TEST(TokenFile, ReadsNanoGptTokens) {
 
 TEST(TokenFile, ReadsLlmcTokensBehindTheirHeader) {
   const Folder folder;
-  const TokenData data({folder.write("a.bin", llmc_header(20240520, 1, 3) + uint16_bytes({50256, 1, 2}))}, kGpt2);
+  const TokenData data({folder.write("a.bin", llmc_header(20240520, 1, 3) + uint16_bytes({50256, 1, 2}))},
+                       kGpt2);
   EXPECT_THAT(all_tokens(data), ElementsAre(50256, 1, 2));
 }
 
@@ -163,10 +165,16 @@ TEST(TokenFile, RefusesAFileItMayNotRead) {
 TEST(TokenFile, RefusesBinaryContentAsText) {
   const Folder folder;
   const std::string nul = std::string("some text") + '\0' + "more";
-  EXPECT_THAT(error_of(folder.write("a", "\x7f" "ELF\x02\x01"), kBytes), HasSubstr("ELF"));
-  EXPECT_THAT(error_of(folder.write("b", "\x1f\x8b\x08"), kBytes), AllOf(HasSubstr("gzip"), HasSubstr("unpack")));
+  EXPECT_THAT(error_of(folder.write("a",
+                                    "\x7f"
+                                    "ELF\x02\x01"),
+                       kBytes),
+              HasSubstr("ELF"));
+  EXPECT_THAT(error_of(folder.write("b", "\x1f\x8b\x08"), kBytes),
+              AllOf(HasSubstr("gzip"), HasSubstr("unpack")));
   EXPECT_THAT(error_of(folder.write("c", "\xff\xfeh"), kBytes), HasSubstr("UTF-8"));
-  EXPECT_THAT(error_of(folder.write("d", nul), kBytes), AllOf(HasSubstr("NUL byte at offset 9"), HasSubstr(".bin")));
+  EXPECT_THAT(error_of(folder.write("d", nul), kBytes),
+              AllOf(HasSubstr("NUL byte at offset 9"), HasSubstr(".bin")));
   EXPECT_THAT(error_of(folder.write("e", llmc_header(20240520, 1, 0)), kBytes), HasSubstr("ends in .bin"));
 }
 
@@ -174,18 +182,24 @@ TEST(TokenFile, NamesBothSizesOfATruncatedFile) {
   const Folder folder;
   const std::string whole = llmc_header(20240520, 1, 1000) + uint16_bytes(std::vector<std::uint16_t>(1000, 7));
   EXPECT_EQ(error_of(folder.write("whole.bin", whole), kGpt2), "no error");
-  EXPECT_THAT(error_of(folder.write("short.bin", whole.substr(0, 3023)), kGpt2),
-              AllOf(HasSubstr("short.bin"), HasSubstr("1000 tokens"), HasSubstr("3024 bytes"), HasSubstr("has 3023")));
-  EXPECT_THAT(error_of(folder.write("head.bin", whole.substr(0, 100)), kGpt2), AllOf(HasSubstr("1024"), HasSubstr("has 100")));
-  EXPECT_THAT(error_of(folder.write("long.bin", whole + "xx"), kGpt2), AllOf(HasSubstr("3024"), HasSubstr("has 3026")));
-  EXPECT_THAT(error_of(folder.write("odd.bin", "abc"), kGpt2), AllOf(HasSubstr("3 bytes"), HasSubstr("uint16")));
+  EXPECT_THAT(
+      error_of(folder.write("short.bin", whole.substr(0, 3023)), kGpt2),
+      AllOf(HasSubstr("short.bin"), HasSubstr("1000 tokens"), HasSubstr("3024 bytes"), HasSubstr("has 3023")));
+  EXPECT_THAT(error_of(folder.write("head.bin", whole.substr(0, 100)), kGpt2),
+              AllOf(HasSubstr("1024"), HasSubstr("has 100")));
+  EXPECT_THAT(error_of(folder.write("long.bin", whole + "xx"), kGpt2),
+              AllOf(HasSubstr("3024"), HasSubstr("has 3026")));
+  EXPECT_THAT(error_of(folder.write("odd.bin", "abc"), kGpt2),
+              AllOf(HasSubstr("3 bytes"), HasSubstr("uint16")));
 }
 
 TEST(TokenFile, RefusesOtherLlmcFormats) {
   const Folder folder;
-  EXPECT_THAT(error_of(folder.write("v2.bin", llmc_header(20240520, 2, 1) + "xx"), kGpt2), HasSubstr("version 2"));
+  EXPECT_THAT(error_of(folder.write("v2.bin", llmc_header(20240520, 2, 1) + "xx"), kGpt2),
+              HasSubstr("version 2"));
   EXPECT_THAT(error_of(folder.write("none.bin", llmc_header(20240520, 1, -1)), kGpt2), HasSubstr("-1 tokens"));
-  EXPECT_THAT(error_of(folder.write("llama.bin", llmc_header(20240801, 7, 1) + "xxxx"), kGpt2), HasSubstr("uint32"));
+  EXPECT_THAT(error_of(folder.write("llama.bin", llmc_header(20240801, 7, 1) + "xxxx"), kGpt2),
+              HasSubstr("uint32"));
 }
 
 TEST(TokenFile, NamesTheFirstTokenBeyondTheVocabulary) {
@@ -196,10 +210,15 @@ TEST(TokenFile, NamesTheFirstTokenBeyondTheVocabulary) {
   tokens[1'234'568] = 50258;
   const std::string content = uint16_bytes(tokens);
   EXPECT_THAT(error_of(folder.write("a.bin", content), kGpt2),
-              AllOf(HasSubstr("a.bin"), HasSubstr("token 50257 at offset 1234567 (byte 2469134)"), HasSubstr("vocabulary of 50257")));
+              AllOf(HasSubstr("a.bin"), HasSubstr("token 50257 at offset 1234567 (byte 2469134)"),
+                    HasSubstr("vocabulary of 50257")));
   EXPECT_THAT(error_of(folder.write("b.bin", llmc_header(20240520, 1, 3'000'000) + content), kGpt2),
               HasSubstr("offset 1234567 (byte 2470158)"));
-  EXPECT_THAT(error_of(folder.write("c.txt", "ab\x80" "c"), 128), HasSubstr("token 128 at offset 2 (byte 2)"));
+  EXPECT_THAT(error_of(folder.write("c.txt",
+                                    "ab\x80"
+                                    "c"),
+                       128),
+              HasSubstr("token 128 at offset 2 (byte 2)"));
 }
 
 TEST(TokenData, ReadsAcrossFilesAsIfTheyWereOne) {
@@ -207,7 +226,8 @@ TEST(TokenData, ReadsAcrossFilesAsIfTheyWereOne) {
   const std::string text = "In the beginning was the word.";
   const TokenData whole({folder.write("all", text)}, kBytes);
   const TokenData parts({folder.write("p0", text.substr(0, 1)), folder.write("p1", text.substr(1, 12)),
-                         folder.write("p2", text.substr(13, 2)), folder.write("p3", text.substr(15))}, kBytes);
+                         folder.write("p2", text.substr(13, 2)), folder.write("p3", text.substr(15))},
+                        kBytes);
   ASSERT_EQ(parts.size(), whole.size());
   for (std::int64_t first = 0; first < whole.size(); ++first) {
     for (std::int64_t n = 0; n <= whole.size() - first; ++n) {
@@ -248,7 +268,8 @@ TEST(Permutation, SendsEachIndexEverywhereAboutEquallyOften) {
 }
 
 // The first tokens of a rank's next `samples` samples; checks that each is a window and its shift by one.
-std::vector<std::int32_t> take(Sampler& sampler, std::int64_t samples, std::int64_t time, std::int64_t batch = 1) {
+std::vector<std::int32_t> take(Sampler& sampler, std::int64_t samples, std::int64_t time,
+                               std::int64_t batch = 1) {
   std::vector<std::int32_t> starts;
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(batch * time)), targets(tokens.size());
   for (std::int64_t taken = 0; taken < samples; taken += batch) {
@@ -285,7 +306,8 @@ TEST_F(SamplerTest, VisitsEveryWindowOncePerEpochInANewOrderAndPhase) {
     std::ranges::sort(starts);
     const std::int32_t phase = starts.front();
     phases.insert(phase);
-    for (std::size_t i = 0; i < starts.size(); ++i) ASSERT_EQ(starts[i], phase + static_cast<std::int32_t>(i) * kTime);
+    for (std::size_t i = 0; i < starts.size(); ++i)
+      ASSERT_EQ(starts[i], phase + static_cast<std::int32_t>(i) * kTime);
     EXPECT_LT(phase, kTime);
     EXPECT_LT(kTokens - 1 - (starts.back() + kTime), kTime) << "no room for another window";
   }

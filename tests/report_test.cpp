@@ -1,4 +1,5 @@
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -123,37 +125,94 @@ using MetricsTest = ReportTest;
 
 TEST_F(MetricsTest, WritesOneObjectPerRecord) {
   MetricsWriter writer(at("metrics.jsonl"));
-  writer.write(StartRecord{.model = "gpt2-tiny", .params = 200000, .dtype = "bf16", .device = "host", .zero_stage = 3,
-                           .offload_param = "none", .offload_optimizer = "nvme", .world_size = 1, .micro_batch_size = 2,
-                           .accumulation_steps = 4, .train_batch_size = 8, .sequence_length = 64, .first_step = 1,
-                           .total_steps = 10, .seed = 18446744073709551615u, .predicted_step_ms = 12.5,
-                           .binding_lane = "compute", .planned = {1, 2, 3}});
-  writer.write(StepRecord{.step = 1, .loss = 5.5, .learning_rate = 3e-4, .gradient_norm = 1.25, .loss_scale = 65536,
-                          .skipped = true, .tokens_per_s = 1000, .samples_per_s = 4, .step_ms = 20, .predicted_step_ms = 19,
-                          .data_ms = 0.5, .lanes = {{"compute", 15}, {"nvme_read", 7.5}}, .peak = {4, 5, 6}});
+  writer.write(StartRecord{.model = "gpt2-tiny",
+                           .params = 200000,
+                           .dtype = "bf16",
+                           .device = "host",
+                           .zero_stage = 3,
+                           .offload_param = "none",
+                           .offload_optimizer = "nvme",
+                           .world_size = 1,
+                           .micro_batch_size = 2,
+                           .accumulation_steps = 4,
+                           .train_batch_size = 8,
+                           .sequence_length = 64,
+                           .first_step = 1,
+                           .total_steps = 10,
+                           .seed = 18446744073709551615u,
+                           .predicted_step_ms = 12.5,
+                           .binding_lane = "compute",
+                           .planned = {1, 2, 3}});
+  writer.write(StepRecord{.step = 1,
+                          .loss = 5.5,
+                          .learning_rate = 3e-4,
+                          .gradient_norm = 1.25,
+                          .loss_scale = 65536,
+                          .skipped = true,
+                          .tokens_per_s = 1000,
+                          .samples_per_s = 4,
+                          .step_ms = 20,
+                          .predicted_step_ms = 19,
+                          .data_ms = 0.5,
+                          .lanes = {{"compute", 15}, {"nvme_read", 7.5}},
+                          .peak = {4, 5, 6}});
   writer.write(EvalRecord{.step = 1, .loss = 5.25, .tokens = 640, .eval_ms = 3});
   const std::vector<Json> lines = json_lines(at("metrics.jsonl"));  // readable while the writer lives
   ASSERT_EQ(lines.size(), 3u);
-  EXPECT_EQ(lines[0], Json::parse(R"({"record": "start", "model": "gpt2-tiny", "params": 200000, "dtype": "bf16", "device": "host",
+  EXPECT_EQ(
+      lines[0],
+      Json::parse(
+          R"({"record": "start", "model": "gpt2-tiny", "params": 200000, "dtype": "bf16", "device": "host",
       "zero_stage": 3, "offload_param": "none", "offload_optimizer": "nvme", "world_size": 1, "micro_batch_size": 2,
       "accumulation_steps": 4, "train_batch_size": 8, "sequence_length": 64, "first_step": 1, "total_steps": 10,
       "seed": 18446744073709551615, "predicted_step_ms": 12.5, "binding_lane": "compute",
       "planned_bytes": {"device": 1, "host": 2, "nvme": 3}})"));
-  EXPECT_EQ(lines[1], Json::parse(R"({"record": "step", "step": 1, "loss": 5.5, "learning_rate": 3e-4, "gradient_norm": 1.25,
+  EXPECT_EQ(
+      lines[1],
+      Json::parse(R"({"record": "step", "step": 1, "loss": 5.5, "learning_rate": 3e-4, "gradient_norm": 1.25,
       "loss_scale": 65536.0, "skipped": true, "tokens_per_s": 1000.0, "samples_per_s": 4.0, "step_ms": 20.0,
       "predicted_step_ms": 19.0, "data_ms": 0.5, "lanes_busy_ms": {"compute": 15.0, "nvme_read": 7.5},
       "peak_bytes": {"device": 4, "host": 5, "nvme": 6}})"));
-  EXPECT_EQ(lines[2], Json::parse(R"({"record": "eval", "step": 1, "loss": 5.25, "tokens": 640, "eval_ms": 3.0})"));
+  EXPECT_EQ(lines[2],
+            Json::parse(R"({"record": "eval", "step": 1, "loss": 5.25, "tokens": 640, "eval_ms": 3.0})"));
 }
 
 TEST_F(MetricsTest, StaysJsonWhateverTheNumbersAndNames) {
   MetricsWriter writer(at("metrics.jsonl"));
-  writer.write(StepRecord{.step = 7, .loss = NAN, .gradient_norm = kInfinity, .loss_scale = -kInfinity, .lanes = {{"a\"\xff\n", NAN}}});
+  writer.write(StepRecord{.step = 7,
+                          .loss = NAN,
+                          .gradient_norm = kInfinity,
+                          .loss_scale = -kInfinity,
+                          .lanes = {{"a\"\xff\n", NAN}}});
   const std::vector<Json> lines = json_lines(at("metrics.jsonl"));
   ASSERT_EQ(lines.size(), 1u);
-  for (const char* key : {"loss", "gradient_norm", "loss_scale"}) EXPECT_TRUE(lines[0].at(key).is_null()) << key;
+  for (const char* key : {"loss", "gradient_norm", "loss_scale"})
+    EXPECT_TRUE(lines[0].at(key).is_null()) << key;
   EXPECT_EQ(lines[0].at("step"), 7);
   EXPECT_TRUE(lines[0].at("lanes_busy_ms").at("a\"\xef\xbf\xbd\n").is_null());
+}
+
+TEST_F(MetricsTest, TakesBackALineThatDidNotFit) {
+  MetricsWriter writer(at("metrics.jsonl"));
+  writer.write(EvalRecord{.step = 1});
+  const std::uintmax_t one_line = std::filesystem::file_size(at("metrics.jsonl"));
+  // The system takes part of the next line and refuses the rest, as a disk does that fills up.
+  ::rlimit old_limit;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  ::rlimit limit = old_limit;
+  limit.rlim_cur = one_line + 10;
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const std::string error = io_error_of([&] { writer.write(EvalRecord{.step = 2}); });
+  const std::uintmax_t size_after = std::filesystem::file_size(at("metrics.jsonl"));
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_NE(error.find("File too large"), std::string::npos) << error;
+  EXPECT_EQ(size_after, one_line);
+  writer.write(EvalRecord{.step = 3});
+  const std::vector<Json> lines = json_lines(at("metrics.jsonl"));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1].at("step"), 3);
 }
 
 TEST_F(MetricsTest, NamesAFullDisk) {
@@ -169,7 +228,10 @@ std::map<std::pair<int, int>, std::string> row_names(const Json& events) {
   std::map<std::pair<int, int>, std::string> names;
   for (const Json& event : events) {
     if (event.at("ph") == "M" && event.at("name") == "thread_name") {
-      EXPECT_TRUE(names.emplace(std::pair(event.at("pid").get<int>(), event.at("tid").get<int>()), event.at("args").at("name")).second);
+      EXPECT_TRUE(names
+                      .emplace(std::pair(event.at("pid").get<int>(), event.at("tid").get<int>()),
+                               event.at("args").at("name"))
+                      .second);
     }
   }
   return names;
@@ -178,8 +240,14 @@ std::map<std::pair<int, int>, std::string> row_names(const Json& events) {
 TEST_F(TraceTest, HoldsTwoProcessesWithARowPerLane) {
   const std::vector<std::string> lanes = {"compute", "cpu"};
   TraceWriter writer(at("trace.json"), lanes);
-  writer.add(Timeline::measured, {.name = "update tile", .lane = 1, .start_ns = 1'234'567, .duration_ns = 1'001, .step = 3, .layer = "block 0",
-                                  .tile = 12, .bytes = 4096});
+  writer.add(Timeline::measured, {.name = "update tile",
+                                  .lane = 1,
+                                  .start_ns = 1'234'567,
+                                  .duration_ns = 1'001,
+                                  .step = 3,
+                                  .layer = "block 0",
+                                  .tile = 12,
+                                  .bytes = 4096});
   writer.add(Timeline::predicted, {.name = "forward", .lane = 0, .start_ns = 0, .duration_ns = 500, .step = 3});
   writer.finish();
   const Json trace = Json::parse(content(at("trace.json")));
@@ -200,7 +268,8 @@ TEST_F(TraceTest, HoldsTwoProcessesWithARowPerLane) {
   EXPECT_EQ(complete[0].at("name"), "update tile");
   EXPECT_EQ(complete[0].at("ts"), 1234.567);
   EXPECT_EQ(complete[0].at("dur"), 1.001);
-  EXPECT_EQ(complete[0].at("args"), Json::parse(R"({"step": 3, "layer": "block 0", "tile": 12, "bytes": 4096})"));
+  EXPECT_EQ(complete[0].at("args"),
+            Json::parse(R"({"step": 3, "layer": "block 0", "tile": 12, "bytes": 4096})"));
   EXPECT_EQ(complete[1].at("pid"), predicted);
   EXPECT_EQ(rows.at({predicted, complete[1].at("tid")}), "compute");
   EXPECT_EQ(complete[1].at("args"), Json::parse(R"({"step": 3})"));
@@ -212,7 +281,9 @@ TEST_F(TraceTest, StreamsManyEventsWhoseRowsNeverOverlap) {
   TraceWriter writer(at("trace.json"), lanes);
   // Three transfers in flight at any time.
   for (int i = 0; i < count; ++i) {
-    writer.add(Timeline::measured, {.name = "read tile", .lane = 0, .start_ns = i * 1000, .duration_ns = 3000, .step = 1, .tile = i});
+    writer.add(
+        Timeline::measured,
+        {.name = "read tile", .lane = 0, .start_ns = i * 1000, .duration_ns = 3000, .step = 1, .tile = i});
   }
   EXPECT_GT(std::filesystem::file_size(at("trace.json.partial")), 1'000'000u) << "streamed, not collected";
   writer.finish();
@@ -236,7 +307,8 @@ TEST_F(TraceTest, StaysJsonWhateverTheNamesAndOverlaps) {
   const std::vector<std::string> lanes = {"la\"ne\\"};
   TraceWriter writer(at("trace.json"), lanes);
   for (int i = 0; i < 40; ++i) {
-    writer.add(Timeline::measured, {.name = "a\"b\\c\nd\xff", .lane = 0, .start_ns = -i, .duration_ns = 100, .layer = "\t"});
+    writer.add(Timeline::measured,
+               {.name = "a\"b\\c\nd\xff", .lane = 0, .start_ns = -i, .duration_ns = 100, .layer = "\t"});
   }
   writer.finish();
   const Json trace = Json::parse(content(at("trace.json")));
@@ -245,9 +317,7 @@ TEST_F(TraceTest, StaysJsonWhateverTheNamesAndOverlaps) {
 }
 
 TEST_F(TraceTest, LeavesNothingWhenTheRunFails) {
-  {
-    TraceWriter writer(at("trace.json"), {});
-  }
+  { TraceWriter writer(at("trace.json"), {}); }
   EXPECT_EQ(files_in_folder(), 0u);
 }
 
@@ -264,7 +334,9 @@ TEST(NiceTicks, AreRoundAndCoverTheRange) {
       EXPECT_GE(ticks.values.size(), 3u);
       EXPECT_LE(ticks.values.size(), 8u);
       const double mantissa = ticks.step / std::pow(10.0, std::floor(std::log10(ticks.step) + 1e-9));
-      EXPECT_TRUE(std::fabs(mantissa - 1) < 1e-6 || std::fabs(mantissa - 2) < 1e-6 || std::fabs(mantissa - 5) < 1e-6) << mantissa;
+      EXPECT_TRUE(std::fabs(mantissa - 1) < 1e-6 || std::fabs(mantissa - 2) < 1e-6 ||
+                  std::fabs(mantissa - 5) < 1e-6)
+          << mantissa;
     }
   }
   const Ticks flat = covering_ticks(2.0, 2.0, 6);
@@ -281,7 +353,8 @@ TEST(NiceTicks, LabelsCarryTheDecimalsOfTheStep) {
 }
 
 // All values of an attribute of the SVG's elements with the given class.
-std::vector<std::string> attribute_values(const std::string& svg, const std::string& css_class, const std::string& attribute) {
+std::vector<std::string> attribute_values(const std::string& svg, const std::string& css_class,
+                                          const std::string& attribute) {
   std::vector<std::string> values;
   std::istringstream lines(svg);
   for (std::string line; std::getline(lines, line);) {
@@ -295,23 +368,35 @@ std::vector<std::string> attribute_values(const std::string& svg, const std::str
 }
 
 TEST(LossCurve, PutsPointsWhereTheAxesSay) {
-  const LossCurve curve{.title = "a <b> & c", .subtitle = "", .train = {{0, 4.0}, {5, 3.0}, {10, 0.0}}, .eval = {{5, 2.0}}, .references = {{"entropy", 1.0}}};
+  const LossCurve curve{.title = "a <b> & c",
+                        .subtitle = "",
+                        .train = {{0, 4.0}, {5, 3.0}, {10, 0.0}},
+                        .eval = {{5, 2.0}},
+                        .references = {{"entropy", 1.0}}};
   const std::string svg = loss_curve_svg(curve);
   EXPECT_NE(svg.find("a &lt;b&gt; &amp; c"), std::string::npos);
   EXPECT_EQ(svg.find("a <b>"), std::string::npos);
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
   // The plot spans x 76 to 920 and y 474 (loss 0) to 96 (loss 4).
-  EXPECT_EQ(attribute_values(svg, "train", "d"), (std::vector<std::string>{"M76.0 96.0L498.0 190.5L920.0 474.0"}));
+  EXPECT_EQ(attribute_values(svg, "train", "d"),
+            (std::vector<std::string>{"M76.0 96.0L498.0 190.5L920.0 474.0"}));
   EXPECT_EQ(attribute_values(svg, "eval", "cx").front(), "498.0");
   EXPECT_EQ(attribute_values(svg, "eval", "cy").front(), "285.0");
   EXPECT_EQ(attribute_values(svg, "reference", "y1").front(), "379.5");
 }
 
 TEST(LossCurve, SurvivesEmptyAndNonFiniteData) {
-  for (const LossCurve& curve : {LossCurve{}, LossCurve{.title = "", .subtitle = "", .train = {{1, NAN}}, .eval = {{1, kInfinity}}, .references = {{"", NAN}}},
-                                 LossCurve{.title = "", .subtitle = "", .train = {{1, 2.0}}, .eval = {}, .references = {}}}) {
+  for (const LossCurve& curve :
+       {LossCurve{},
+        LossCurve{.title = "",
+        .subtitle = "",
+        .train = {{1, NAN}},
+        .eval = {{1, kInfinity}},
+        .references = {{"", NAN}}},
+        LossCurve{.title = "", .subtitle = "", .train = {{1, 2.0}}, .eval = {}, .references = {}}}) {
     const std::string svg = loss_curve_svg(curve);
-    const std::string tags = std::regex_replace(svg, std::regex(">[^<]*<"), "><");  // words may say "inf", coordinates not
+    const std::string tags =
+        std::regex_replace(svg, std::regex(">[^<]*<"), "><");  // words may say "inf", coordinates not
     for (const char* word : {"nan", "inf"}) EXPECT_EQ(tags.find(word), std::string::npos) << tags;
     EXPECT_FALSE(attribute_values(svg, "axis", "x1").empty());
   }
@@ -319,7 +404,8 @@ TEST(LossCurve, SurvivesEmptyAndNonFiniteData) {
 
 TEST(LossCurve, StaysSmallAndKeepsSpikesOfALongRun) {
   LossCurve curve{.title = "long", .subtitle = "", .train = {}, .eval = {}, .references = {}};
-  for (int step = 1; step <= 200'000; ++step) curve.train.push_back({step, step == 123'456 ? 10.0 : step == 55'555 ? NAN : 2.0});
+  for (int step = 1; step <= 200'000; ++step)
+    curve.train.push_back({step, step == 123'456 ? 10.0 : step == 55'555 ? NAN : 2.0});
   const std::string svg = loss_curve_svg(curve);
   EXPECT_LT(svg.size(), 100'000u);
   const std::string raw = attribute_values(svg, "raw", "d").front();
@@ -342,13 +428,29 @@ TEST(LossCurve, SmoothingKeepsStraightLinesAndLeavesNonFiniteOut) {
 using SummaryTest = ReportTest;
 
 TEST_F(SummaryTest, HoldsEveryFieldWithTheConfigurationNested) {
-  const Summary summary{.steps = 400, .skipped_steps = 2, .loss_first = 5.5, .loss_last = 1.5, .eval_loss = 1.75, .tokens_per_s = 1100,
-                        .step_ms_median = 1834, .predicted_step_ms = NAN, .binding_lane = "compute", .state_hash = "0123456789abcdef",
-                        .params = 10, .state_bytes = 160, .device = {20, 24}, .host = {40, 48}, .nvme = {128, std::nullopt},
-                        .rss_peak = 99, .lanes = {{"cpu", 12.5}}, .nvme_read_bytes_per_step = 120, .nvme_write_bytes_per_step = 60,
+  const Summary summary{.steps = 400,
+                        .skipped_steps = 2,
+                        .loss_first = 5.5,
+                        .loss_last = 1.5,
+                        .eval_loss = 1.75,
+                        .tokens_per_s = 1100,
+                        .step_ms_median = 1834,
+                        .predicted_step_ms = NAN,
+                        .binding_lane = "compute",
+                        .state_hash = "0123456789abcdef",
+                        .params = 10,
+                        .state_bytes = 160,
+                        .device = {20, 24},
+                        .host = {40, 48},
+                        .nvme = {128, std::nullopt},
+                        .rss_peak = 99,
+                        .lanes = {{"cpu", 12.5}},
+                        .nvme_read_bytes_per_step = 120,
+                        .nvme_write_bytes_per_step = 60,
                         .config_effective = R"({"zero_optimization": {"stage": 3}})"};
   write_summary(at("summary.json"), summary);
-  EXPECT_EQ(Json::parse(content(at("summary.json"))), Json::parse(R"({"steps": 400, "skipped_steps": 2, "loss_first": 5.5,
+  EXPECT_EQ(Json::parse(content(at("summary.json"))),
+            Json::parse(R"({"steps": 400, "skipped_steps": 2, "loss_first": 5.5,
       "loss_last": 1.5, "eval_loss": 1.75, "tokens_per_s": 1100.0, "step_ms_median": 1834.0, "predicted_step_ms": null,
       "binding_lane": "compute", "state_hash": "0123456789abcdef", "params": 10, "state_bytes": 160,
       "peak": {"device": {"used": 20, "budget": 24}, "host": {"used": 40, "budget": 48}, "nvme": {"used": 128, "budget": null}},
@@ -358,15 +460,25 @@ TEST_F(SummaryTest, HoldsEveryFieldWithTheConfigurationNested) {
 }
 
 TEST(Console, ProgressLineShowsTheStep) {
-  StepRecord record{.step = 7, .loss = 2.34112, .learning_rate = 3e-4, .gradient_norm = 1.2345, .loss_scale = 32768, .tokens_per_s = 1234.4,
-                    .step_ms = 412, .predicted_step_ms = 1398, .lanes = {{"compute", 383}, {"cpu", 90}}, .peak = {}};
+  StepRecord record{.step = 7,
+                    .loss = 2.34112,
+                    .learning_rate = 3e-4,
+                    .gradient_norm = 1.2345,
+                    .loss_scale = 32768,
+                    .tokens_per_s = 1234.4,
+                    .step_ms = 412,
+                    .predicted_step_ms = 1398,
+                    .lanes = {{"compute", 383}, {"cpu", 90}},
+                    .peak = {}};
   EXPECT_EQ(progress_line(record, 1000),
-            "step    7/1000 | loss 2.3411 | lr 3.00e-04 | norm 1.23 | 1,234 tok/s | 412 ms (predicted 1.4 s) | compute 93% cpu 22%");
+            "step    7/1000 | loss 2.3411 | lr 3.00e-04 | norm 1.23 | 1,234 tok/s | 412 ms (predicted 1.4 s) | "
+            "compute 93% cpu 22%");
   record.skipped = true;
   record.lanes.clear();
   record.gradient_norm = kInfinity;
   EXPECT_EQ(progress_line(record, 7),
-            "step 7/7 | loss 2.3411 | lr 3.00e-04 | norm inf | 1,234 tok/s | 412 ms (predicted 1.4 s) | skipped: gradient not finite, "
+            "step 7/7 | loss 2.3411 | lr 3.00e-04 | norm inf | 1,234 tok/s | 412 ms (predicted 1.4 s) | "
+            "skipped: gradient not finite, "
             "loss scale 32768");
 }
 
@@ -407,10 +519,23 @@ TEST(Console, LedgerIsAlignedAndExactToTheByte) {
 }
 
 TEST(Console, ClosingTextNamesTheOutcomeAndTheFiles) {
-  const Summary summary{.steps = 1400, .skipped_steps = 2, .loss_first = 5.5, .loss_last = 1.5, .eval_loss = 1.75, .tokens_per_s = 1100,
-                        .step_ms_median = 834, .predicted_step_ms = 800, .binding_lane = "compute", .state_hash = "0123456789abcdef",
-                        .params = 10'000'000, .state_bytes = 160 << 20, .device = {20 << 20, 24 << 20}, .host = {40 << 20, 48 << 20},
-                        .nvme = {128 << 20, std::nullopt}, .lanes = {}, .config_effective = ""};
+  const Summary summary{.steps = 1400,
+                        .skipped_steps = 2,
+                        .loss_first = 5.5,
+                        .loss_last = 1.5,
+                        .eval_loss = 1.75,
+                        .tokens_per_s = 1100,
+                        .step_ms_median = 834,
+                        .predicted_step_ms = 800,
+                        .binding_lane = "compute",
+                        .state_hash = "0123456789abcdef",
+                        .params = 10'000'000,
+                        .state_bytes = 160 << 20,
+                        .device = {20 << 20, 24 << 20},
+                        .host = {40 << 20, 48 << 20},
+                        .nvme = {128 << 20, std::nullopt},
+                        .lanes = {},
+                        .config_effective = ""};
   const std::vector<OutputFile> files = {{"loss curve", "out/loss.svg"}};
   EXPECT_EQ(closing_text(summary, files),
             "loss         5.5000 -> 1.5000 in 1,400 steps (2 skipped), evaluation 1.7500\n"

@@ -17,7 +17,8 @@ EvalWindows::EvalWindows(const TokenData& data, std::int64_t time) : data_(data)
   }
 }
 
-std::int64_t EvalWindows::next(std::int64_t batch, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) {
+std::int64_t EvalWindows::next(std::int64_t batch, std::span<std::int32_t> tokens,
+                               std::span<std::int32_t> targets) {
   assert(static_cast<std::int64_t>(tokens.size()) == batch * time_ && targets.size() == tokens.size());
   // Consecutive windows are consecutive tokens, so a batch is one run of them.
   const std::int64_t real = std::min(batch * time_, num_targets() - first_);

@@ -17,9 +17,9 @@ class EvalWindows {
   std::int64_t windows() const { return (num_targets() + time_ - 1) / time_; }
   std::int64_t num_targets() const { return data_.size() - 1; }
 
-  // The next `batch` windows. tokens, targets: (batch, T) i32. What lies behind the end of the data is padded with
-  // token 0 and target -1, which has no loss. Returns the number of real targets: 0 at the end.
-  // Allocates nothing.
+  // The next `batch` windows. tokens, targets: (batch, T) i32. What lies behind the end of the data is padded
+  // with token 0 and target -1, which has no loss. Returns the number of real targets: 0 at the end. Allocates
+  // nothing.
   std::int64_t next(std::int64_t batch, std::span<std::int32_t> tokens, std::span<std::int32_t> targets);
 
   void rewind() { first_ = 0; }

@@ -16,15 +16,16 @@ Sampler::Sampler(const TokenData& data, const SamplerOptions& options, SampleCur
   assert(options.global_batch % options.world_size == 0);
   assert(options.rank >= 0 && options.rank < options.world_size);
   if (data.size() < options.time + 1) {
-    throw DataError(fmt::format("[data] sample {}: {} tokens are fewer than one sample of {} (sequence length {} + 1); "
-                                "give more text or a shorter sequence",
-                                data.description(), data.size(), options.time + 1, options.time));
+    throw DataError(
+        fmt::format("[data] sample {}: {} tokens are fewer than one sample of {} (sequence length {} + 1); "
+                    "give more text or a shorter sequence",
+                    data.description(), data.size(), options.time + 1, options.time));
   }
   if (start.epoch < 0 || start.position < 0 || start.position >= windows(start.epoch)) {
-    throw DataError(fmt::format("[data] continue {} at sample {} of epoch {}: the epoch has {} samples; the data, the sequence "
-                                "length or the seed is not the one the position was saved with",
-                                data.description(), start.position, start.epoch,
-                                start.epoch < 0 ? 0 : windows(start.epoch)));
+    throw DataError(fmt::format(
+        "[data] continue {} at sample {} of epoch {}: the epoch has {} samples; the data, the sequence "
+        "length or the seed is not the one the position was saved with",
+        data.description(), start.position, start.epoch, start.epoch < 0 ? 0 : windows(start.epoch)));
   }
 }
 

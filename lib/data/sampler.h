@@ -6,8 +6,9 @@
 // pseudo-random functions of (seed, epoch). Each window comes exactly once per epoch; a batch that reaches
 // the end of an epoch goes on in the next.
 //
-// Sample i of a run is a function of (data, T, seed, i) alone. A step takes the next `global_batch` samples, and
-// rank r of W the r-th of W equal slices of them, so neither ranks nor micro-batches change what a step sees.
+// Sample i of a run is a function of (data, T, seed, i) alone. A step takes the next `global_batch` samples,
+// and rank r of W the r-th of W equal slices of them, so neither ranks nor micro-batches change what a step
+// sees.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +58,8 @@ class Sampler {
 
   const TokenData& data_;
   SamplerOptions options_;
-  std::int64_t rank_batch_;      // samples of this rank per step
-  std::int64_t taken_ = 0;       // of them, in this step
+  std::int64_t rank_batch_;  // samples of this rank per step
+  std::int64_t taken_ = 0;   // of them, in this step
   SampleCursor cursor_;
 };
 

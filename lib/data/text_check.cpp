@@ -22,11 +22,11 @@ constexpr std::string_view kConvert = "extract its text first";
 constexpr std::string_view kRecode = "convert it to UTF-8 first";
 
 constexpr Signature kSignatures[] = {
-    {"\x7f" "ELF"sv, "a program (ELF)", "name a text file"},
+    {"\x7f\x45LF"sv, "a program (ELF)", "name a text file"},
     {"\x1f\x8b"sv, "gzip data", kUnpack},
     {"PK\x03\x04"sv, "a zip archive", kUnpack},
     {"\x28\xb5\x2f\xfd"sv, "zstd data", kUnpack},
-    {"\xfd" "7zXZ"sv, "xz data", kUnpack},
+    {"\xfd\x37zXZ"sv, "xz data", kUnpack},
     {"BZh"sv, "bzip2 data", kUnpack},
     {"%PDF-"sv, "a PDF document", kConvert},
     {"\x89PNG"sv, "a PNG picture", "name a text file"},
@@ -49,8 +49,8 @@ std::string why_not_text(std::span<const std::byte> bytes) {
   }
   const std::size_t nul = head.find('\0');
   if (nul != std::string_view::npos) {
-    return fmt::format("is binary, not text (a NUL byte at offset {}); uint16 tokens belong in a file that ends in .bin",
-                       nul);
+    return fmt::format(
+        "is binary, not text (a NUL byte at offset {}); uint16 tokens belong in a file that ends in .bin", nul);
   }
   return {};
 }

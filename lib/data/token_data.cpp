@@ -20,7 +20,8 @@ TokenData::TokenData(const std::vector<std::string>& paths, std::int64_t vocabul
 
 std::string TokenData::description() const {
   const std::string& first = files_.front().path();
-  return files_.size() == 1 ? fmt::format("'{}'", first) : fmt::format("'{}' and {} more", first, files_.size() - 1);
+  return files_.size() == 1 ? fmt::format("'{}'", first)
+                            : fmt::format("'{}' and {} more", first, files_.size() - 1);
 }
 
 void TokenData::read(std::int64_t first, std::span<std::int32_t> out) const {

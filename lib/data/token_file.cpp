@@ -22,7 +22,8 @@
 
 namespace spillway {
 
-static_assert(std::endian::native == std::endian::little, "token files are little-endian and mapped as they are");
+static_assert(std::endian::native == std::endian::little,
+              "token files are little-endian and mapped as they are");
 
 namespace {
 
@@ -46,10 +47,12 @@ std::string system_reason(int error) { return std::generic_category().message(er
 class FileDescriptor {
  public:
   // O_NONBLOCK: opening a FIFO has to end in an error here, not wait for a writer.
-  explicit FileDescriptor(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  explicit FileDescriptor(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     if (fd_ >= 0) return;
     const int error = errno;
-    fail(path, system_reason(error) + (error == ENOENT ? "; check the path given as data" : "; check the path and its permissions"));
+    fail(path, system_reason(error) + (error == ENOENT ? "; check the path given as data"
+                                                       : "; check the path and its permissions"));
   }
   ~FileDescriptor() { ::close(fd_); }
   FileDescriptor(const FileDescriptor&) = delete;
@@ -76,7 +79,8 @@ std::int64_t first_too_large(const Token* tokens, std::int64_t n, std::int64_t v
     Token largest = 0;
     for (const Token* token = begin; token < end; ++token) largest = std::max(largest, *token);  // vectorises
     if (largest < vocabulary) return;
-    const std::int64_t found = std::find_if(begin, end, [&](Token token) { return token >= vocabulary; }) - tokens;
+    const std::int64_t found =
+        std::find_if(begin, end, [&](Token token) { return token >= vocabulary; }) - tokens;
     std::int64_t seen = first;
     while (found < seen && !first.compare_exchange_weak(seen, found)) {
     }
@@ -113,7 +117,8 @@ void TokenFile::map() {
   struct stat status;
   if (::fstat(file.value(), &status) != 0) fail(path_, system_reason(errno));
   if (S_ISDIR(status.st_mode)) fail(path_, "is a directory; name the files in it");
-  if (!S_ISREG(status.st_mode)) fail(path_, "is not a regular file; training data is read in random order and cannot be a pipe");
+  if (!S_ISREG(status.st_mode))
+    fail(path_, "is not a regular file; training data is read in random order and cannot be a pipe");
   if (status.st_size == 0) fail(path_, "the file is empty");
   const auto bytes = static_cast<std::size_t>(status.st_size);
   void* address = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.value(), 0);
@@ -136,11 +141,15 @@ void TokenFile::locate_tokens() {
   // Neither magic can be two GPT-2 tokens: their lower halves are above its vocabulary of 50257.
   const std::int32_t magic = bytes >= 4 ? header_word(mapping_, 0) : 0;
   if (magic == kLlmcLlama3Magic) {
-    fail(path_, "is an llm.c file of uint32 (Llama 3) tokens; tokenise to uint16, for a vocabulary of at most 65536");
+    fail(path_,
+         "is an llm.c file of uint32 (Llama 3) tokens; tokenise to uint16, for a vocabulary of at most 65536");
   }
   if (magic == kLlmcMagic) return locate_header_tokens(kLlmcHeaderBytes);
   if (bytes % 2 != 0) {
-    fail(path_, fmt::format("{} bytes are not a whole number of uint16 tokens; the file is truncated or not a token file", bytes));
+    fail(path_,
+         fmt::format(
+             "{} bytes are not a whole number of uint16 tokens; the file is truncated or not a token file",
+             bytes));
   }
   size_ = bytes / 2;
 }
@@ -148,7 +157,8 @@ void TokenFile::locate_tokens() {
 void TokenFile::locate_header_tokens(std::int64_t header_bytes) {
   const auto bytes = static_cast<std::int64_t>(mapping_.size());
   if (bytes < header_bytes) {
-    fail(path_, fmt::format("truncated: llm.c's header takes {} bytes, the file has {}; copy it again", header_bytes, bytes));
+    fail(path_, fmt::format("truncated: llm.c's header takes {} bytes, the file has {}; copy it again",
+                            header_bytes, bytes));
   }
   const std::int32_t version = header_word(mapping_, 1);
   if (version != kLlmcVersion) {
@@ -156,22 +166,26 @@ void TokenFile::locate_header_tokens(std::int64_t header_bytes) {
   }
   const std::int64_t count = header_word(mapping_, 2);
   const std::int64_t expected = header_bytes + 2 * count;
-  if (count <= 0) fail(path_, fmt::format("the header promises {} tokens; the file is empty or damaged", count));
+  if (count <= 0)
+    fail(path_, fmt::format("the header promises {} tokens; the file is empty or damaged", count));
   if (bytes < expected) {
-    fail(path_, fmt::format("truncated: the header promises {} tokens, {} bytes in all, the file has {}; copy it again",
-                            count, expected, bytes));
+    fail(path_, fmt::format(
+                    "truncated: the header promises {} tokens, {} bytes in all, the file has {}; copy it again",
+                    count, expected, bytes));
   }
   if (bytes > expected) {
-    fail(path_, fmt::format("the header promises {} tokens, {} bytes in all, but the file has {}; it is damaged or was "
-                            "appended to", count, expected, bytes));
+    fail(path_, fmt::format(
+                    "the header promises {} tokens, {} bytes in all, but the file has {}; it is damaged or was "
+                    "appended to",
+                    count, expected, bytes));
   }
   tokens_ = mapping_.data() + header_bytes;
   size_ = count;
 }
 
 void TokenFile::check_vocabulary(std::int64_t vocabulary) const {
-  const std::int64_t largest_possible = token_bytes_ == 1 ? std::numeric_limits<std::uint8_t>::max()
-                                                          : std::numeric_limits<std::uint16_t>::max();
+  const std::int64_t largest_possible =
+      token_bytes_ == 1 ? std::numeric_limits<std::uint8_t>::max() : std::numeric_limits<std::uint16_t>::max();
   if (vocabulary > largest_possible) return;
   const std::int64_t offset =
       token_bytes_ == 1 ? first_too_large(reinterpret_cast<const std::uint8_t*>(tokens_), size_, vocabulary)
@@ -179,7 +193,8 @@ void TokenFile::check_vocabulary(std::int64_t vocabulary) const {
   if (offset == size_) return;
   std::int32_t token;
   read(offset, {&token, 1});
-  fail(path_, fmt::format("token {} at offset {} (byte {}) is not below the model's vocabulary of {}; use a model with a larger "
+  fail(path_, fmt::format("token {} at offset {} (byte {}) is not below the model's vocabulary of {}; use a "
+                          "model with a larger "
                           "vocabulary or data tokenised for this one",
                           token, offset, (tokens_ - mapping_.data()) + offset * token_bytes_, vocabulary));
 }

@@ -19,9 +19,9 @@ namespace spillway {
 class TokenFile {
  public:
   // Maps `path` and checks all of it once, so that nothing can go wrong in the middle of a run: a file whose
-  // tokens may reach `vocabulary` is read through (in parallel). Throws DataError that names the file and, as the
-  // case may be, the reason of the system, what the content looks like, both sizes of a truncated file, or the
-  // first token that is too large and where it is.
+  // tokens may reach `vocabulary` is read through (in parallel). Throws DataError that names the file and, as
+  // the case may be, the reason of the system, what the content looks like, both sizes of a truncated file, or
+  // the first token that is too large and where it is.
   TokenFile(const std::string& path, std::int64_t vocabulary);
   ~TokenFile();
   TokenFile(TokenFile&& other) noexcept;
@@ -42,10 +42,10 @@ class TokenFile {
   void check_vocabulary(std::int64_t vocabulary) const;
 
   std::string path_;
-  std::span<const std::byte> mapping_;     // the whole file
-  const std::byte* tokens_ = nullptr;      // within mapping_
+  std::span<const std::byte> mapping_;  // the whole file
+  const std::byte* tokens_ = nullptr;   // within mapping_
   std::int64_t size_ = 0;
-  std::int64_t token_bytes_ = 1;           // 1: byte text, 2: uint16
+  std::int64_t token_bytes_ = 1;  // 1: byte text, 2: uint16
 };
 
 }  // namespace spillway

@@ -51,9 +51,10 @@ std::string human_duration(double ms) {
 std::string progress_line(const StepRecord& r, std::int64_t total_steps) {
   std::string line;
   const auto to = std::back_inserter(line);
-  fmt::format_to(to, "step {:>{}}/{} | loss {:.4f} | lr {:.2e} | norm {:.3g} | {} tok/s | {} (predicted {})", r.step,
-                 digits(total_steps), total_steps, r.loss, r.learning_rate, r.gradient_norm,
-                 with_thousands(std::llround(r.tokens_per_s)), human_duration(r.step_ms), human_duration(r.predicted_step_ms));
+  fmt::format_to(to, "step {:>{}}/{} | loss {:.4f} | lr {:.2e} | norm {:.3g} | {} tok/s | {} (predicted {})",
+                 r.step, digits(total_steps), total_steps, r.loss, r.learning_rate, r.gradient_norm,
+                 with_thousands(std::llround(r.tokens_per_s)), human_duration(r.step_ms),
+                 human_duration(r.predicted_step_ms));
   std::string_view separator = " | ";
   for (const LaneTime& lane : r.lanes) {
     const double share = r.step_ms > 0.0 ? lane.busy_ms / r.step_ms : 0.0;
@@ -71,13 +72,14 @@ std::string ledger_table(std::span<const LedgerTier> tiers) {
       owner_width = std::max(owner_width, row.owner.size());
       bytes_width = std::max(bytes_width, with_thousands(row.bytes).size());
     }
-    bytes_width = std::max({bytes_width, with_thousands(total_of(tier)).size(), with_thousands(tier.budget.value_or(0)).size()});
+    bytes_width = std::max(
+        {bytes_width, with_thousands(total_of(tier)).size(), with_thousands(tier.budget.value_or(0)).size()});
   }
   std::string table;
   const auto to = std::back_inserter(table);
   const auto line = [&](std::string_view owner, std::int64_t bytes, std::string_view note) {
-    fmt::format_to(to, "  {:<{}}  {:>10}  {:>{}} B{}{}\n", owner, owner_width, human_bytes(bytes), with_thousands(bytes), bytes_width,
-                   note.empty() ? "" : "  ", note);
+    fmt::format_to(to, "  {:<{}}  {:>10}  {:>{}} B{}{}\n", owner, owner_width, human_bytes(bytes),
+                   with_thousands(bytes), bytes_width, note.empty() ? "" : "  ", note);
   };
   for (const LedgerTier& tier : tiers) {
     fmt::format_to(to, "{}\n", tier.name);
@@ -96,11 +98,13 @@ std::string ledger_table(std::span<const LedgerTier> tiers) {
 std::string closing_text(const Summary& s, std::span<const OutputFile> files) {
   std::string text;
   const auto to = std::back_inserter(text);
-  fmt::format_to(to, "loss         {:.4f} -> {:.4f} in {} steps", s.loss_first, s.loss_last, with_thousands(s.steps));
+  fmt::format_to(to, "loss         {:.4f} -> {:.4f} in {} steps", s.loss_first, s.loss_last,
+                 with_thousands(s.steps));
   if (s.skipped_steps > 0) fmt::format_to(to, " ({} skipped)", s.skipped_steps);
   if (s.eval_loss) fmt::format_to(to, ", evaluation {:.4f}", *s.eval_loss);
-  fmt::format_to(to, "\nspeed        {} tok/s, {} a step (predicted {}), bound by {}\n", with_thousands(std::llround(s.tokens_per_s)),
-                 human_duration(s.step_ms_median), human_duration(s.predicted_step_ms), s.binding_lane);
+  fmt::format_to(to, "\nspeed        {} tok/s, {} a step (predicted {}), bound by {}\n",
+                 with_thousands(std::llround(s.tokens_per_s)), human_duration(s.step_ms_median),
+                 human_duration(s.predicted_step_ms), s.binding_lane);
   fmt::format_to(to, "state        {} for {} parameters\n", human_bytes(s.state_bytes), human_count(s.params));
   const auto tier = [&](std::string_view name, const TierPeak& peak) {
     fmt::format_to(to, "{:<12} peak {}{}\n", name, human_bytes(peak.used),

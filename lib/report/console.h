@@ -19,7 +19,7 @@ std::string with_thousands(std::int64_t value);
 std::string human_duration(double ms);
 
 // One step on one line, without a newline:
-//   step  120/1000 | loss 2.3411 | lr 3.00e-04 | norm 1.24 | 1,234 tok/s | 412 ms (predicted 398) | compute 93% cpu 22%
+//   step  120/1000 | loss 2.3411 | lr 3.00e-04 | norm 1.24 | 1,234 tok/s | 412 ms (predicted 398 ms) | cpu 22%
 // Lanes show their busy share of the step. A skipped step says so, with the loss scale.
 std::string progress_line(const StepRecord& record, std::int64_t total_steps);
 
@@ -29,7 +29,7 @@ struct LedgerRow {
 };
 
 struct LedgerTier {
-  std::string name = {};                // "device", "host", "nvme"
+  std::string name = {};  // "device", "host", "nvme"
   std::vector<LedgerRow> rows = {};
   std::optional<std::int64_t> total = {};  // peak, where rows share memory over time; none: the sum of the rows
   std::optional<std::int64_t> budget = {};  // none: no limit

@@ -19,8 +19,8 @@ namespace spillway {
 namespace {
 
 [[noreturn]] void fail(std::string_view attempt, const std::string& path, int error) {
-  throw IoError(fmt::format("[report] {} '{}': {}; check that its folder exists, is writable and has space", attempt, path,
-                            std::generic_category().message(error)));
+  throw IoError(fmt::format("[report] {} '{}': {}; check that its folder exists, is writable and has space",
+                            attempt, path, std::generic_category().message(error)));
 }
 
 int open_for_writing(const std::string& file, const std::string& path_for_errors) {

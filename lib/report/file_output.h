@@ -7,8 +7,8 @@
 namespace spillway {
 
 // A file that appears whole or not at all: written as `path`.partial and renamed by commit(). Without a commit
-// (an exception, say) the partial file is removed and whatever was at `path` stays. A symbolic link is followed;
-// something that is no regular file (/dev/null, a pipe) is written through directly.
+// (an exception, say) the partial file is removed and whatever was at `path` stays. A symbolic link is
+// followed; something that is no regular file (/dev/null, a pipe) is written through directly.
 class WholeFile {
  public:
   // Throws IoError naming the path and the system's reason, as every member does.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kWidth = 960.0, kHeight = 540.0;
 constexpr double kLeft = 76.0, kRight = 920.0, kTop = 96.0, kBottom = 474.0;  // of the plot
-constexpr double kLegend = 78.0;    // its baseline
+constexpr double kLegend = 78.0;  // its baseline
 constexpr std::size_t kFewPoints = 12;  // fewer are drawn as dots, without smoothing
 
 constexpr std::string_view kStyle = R"(<style>
@@ -50,8 +50,8 @@ std::string escaped(std::string_view text) {
 }
 
 struct Scale {
-  double low = 0.0, high = 1.0;    // data
-  double from = 0.0, to = 1.0;     // pixels
+  double low = 0.0, high = 1.0;  // data
+  double from = 0.0, to = 1.0;   // pixels
   double operator()(double value) const { return from + (value - low) / (high - low) * (to - from); }
 };
 
@@ -94,48 +94,58 @@ void draw_axes(std::string& out, const Axes& axes) {
   const auto to = std::back_inserter(out);
   for (const double loss : axes.y_ticks.values) {
     const double y = axes.y(loss);
-    fmt::format_to(to, "<line class=\"grid\" x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\"/>\n", kLeft, y, kRight, y);
+    fmt::format_to(to, "<line class=\"grid\" x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\"/>\n", kLeft, y,
+                   kRight, y);
     fmt::format_to(to, "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 10, y + 5,
                    tick_label(loss, axes.y_ticks.step));
   }
   for (const double step : axes.x_ticks.values) {
     const double x = axes.x(step);
-    fmt::format_to(to, "<line class=\"axis\" x1=\"{:.1f}\" y1=\"{}\" x2=\"{:.1f}\" y2=\"{}\"/>\n", x, kBottom, x, kBottom + 5);
+    fmt::format_to(to, "<line class=\"axis\" x1=\"{:.1f}\" y1=\"{}\" x2=\"{:.1f}\" y2=\"{}\"/>\n", x, kBottom,
+                   x, kBottom + 5);
     fmt::format_to(to, "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", x, kBottom + 22,
                    tick_label(step, axes.x_ticks.step));
   }
-  fmt::format_to(to, "<line class=\"axis\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n", kLeft, kBottom, kRight, kBottom);
-  fmt::format_to(to, "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">step</text>\n", (kLeft + kRight) / 2, kBottom + 46);
-  fmt::format_to(to, "<text x=\"22\" y=\"{0}\" text-anchor=\"middle\" transform=\"rotate(-90 22 {0})\">loss (nats per token)</text>\n",
+  fmt::format_to(to, "<line class=\"axis\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n", kLeft, kBottom, kRight,
+                 kBottom);
+  fmt::format_to(to, "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">step</text>\n", (kLeft + kRight) / 2,
+                 kBottom + 46);
+  fmt::format_to(to,
+                 "<text x=\"22\" y=\"{0}\" text-anchor=\"middle\" transform=\"rotate(-90 22 {0})\">loss (nats "
+                 "per token)</text>\n",
                  (kTop + kBottom) / 2);
 }
 
 // One <path>, broken where a loss is not finite.
-void draw_line(std::string& out, const Axes& axes, const std::vector<LossPoint>& points, std::string_view css_class) {
+void draw_line(std::string& out, const Axes& axes, const std::vector<LossPoint>& points,
+               std::string_view css_class) {
   fmt::format_to(std::back_inserter(out), "<path class=\"{}\" d=\"", css_class);
   bool pen_down = false;
   for (const LossPoint& point : points) {
     const bool finite = std::isfinite(point.loss);
     if (finite) {
-      fmt::format_to(std::back_inserter(out), "{}{:.1f} {:.1f}", pen_down ? 'L' : 'M', axes.x(static_cast<double>(point.step)),
-                     axes.y(point.loss));
+      fmt::format_to(std::back_inserter(out), "{}{:.1f} {:.1f}", pen_down ? 'L' : 'M',
+                     axes.x(static_cast<double>(point.step)), axes.y(point.loss));
     }
     pen_down = finite;
   }
   out += "\"/>\n";
 }
 
-void draw_dots(std::string& out, const Axes& axes, const std::vector<LossPoint>& points, std::string_view css_class, double radius) {
+void draw_dots(std::string& out, const Axes& axes, const std::vector<LossPoint>& points,
+               std::string_view css_class, double radius) {
   for (const LossPoint& point : points) {
     if (!std::isfinite(point.loss)) continue;
-    fmt::format_to(std::back_inserter(out), "<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\"/>\n", css_class,
-                   axes.x(static_cast<double>(point.step)), axes.y(point.loss), radius);
+    fmt::format_to(std::back_inserter(out), "<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\"/>\n",
+                   css_class, axes.x(static_cast<double>(point.step)), axes.y(point.loss), radius);
   }
 }
 
 // The first lowest and highest point of each pixel column, in order, and every gap.
 std::vector<LossPoint> extremes(const Axes& axes, const std::vector<LossPoint>& points) {
-  const auto column = [&](const LossPoint& p) { return static_cast<std::int64_t>(axes.x(static_cast<double>(p.step))); };
+  const auto column = [&](const LossPoint& p) {
+    return static_cast<std::int64_t>(axes.x(static_cast<double>(p.step)));
+  };
   const auto loss_order = [](const LossPoint& a, const LossPoint& b) { return a.loss < b.loss; };
   std::vector<LossPoint> out;
   for (auto begin = points.begin(); begin != points.end();) {
@@ -167,22 +177,27 @@ void draw_references(std::string& out, const Axes& axes, const std::vector<LossR
   for (const LossReference& reference : references) {
     if (!std::isfinite(reference.loss)) continue;
     const double y = axes.y(reference.loss);
-    fmt::format_to(std::back_inserter(out), "<line class=\"reference\" x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\"/>\n", kLeft, y,
+    fmt::format_to(std::back_inserter(out),
+                   "<line class=\"reference\" x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\"/>\n", kLeft, y,
                    kRight, y);
-    fmt::format_to(std::back_inserter(out), "<text class=\"small halo\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{} {:.2f}</text>\n",
+    fmt::format_to(std::back_inserter(out),
+                   "<text class=\"small halo\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{} {:.2f}</text>\n",
                    kRight - 6, y - 7, escaped(reference.label), reference.loss);
   }
 }
 
 // A mark, its name and the last value; returns where the next entry begins.
-double draw_legend_line(std::string& out, double x, std::string_view css_class, std::string_view name, double width) {
+double draw_legend_line(std::string& out, double x, std::string_view css_class, std::string_view name,
+                        double width) {
   const auto to = std::back_inserter(out);
-  fmt::format_to(to, "<line class=\"{}\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n", css_class, x, kLegend - 5, x + 24, kLegend - 5);
+  fmt::format_to(to, "<line class=\"{}\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n", css_class, x,
+                 kLegend - 5, x + 24, kLegend - 5);
   fmt::format_to(to, "<text x=\"{}\" y=\"{}\">{}</text>\n", x + 32, kLegend, name);
   return x + width;
 }
 
-void draw_legend(std::string& out, const std::vector<LossPoint>& smooth, bool few, const std::vector<LossPoint>& eval) {
+void draw_legend(std::string& out, const std::vector<LossPoint>& smooth, bool few,
+                 const std::vector<LossPoint>& eval) {
   double x = kLeft;
   if (!smooth.empty() && few) {
     x = draw_legend_line(out, x, "train", "training loss", 160);
@@ -191,16 +206,18 @@ void draw_legend(std::string& out, const std::vector<LossPoint>& smooth, bool fe
     x = draw_legend_line(out, x, "train", fmt::format("smoothed, now {:.3f}", smooth.back().loss), 216);
   }
   if (eval.empty()) return;
-  fmt::format_to(std::back_inserter(out), "<circle class=\"eval\" cx=\"{}\" cy=\"{}\" r=\"5\"/>\n", x + 8, kLegend - 5);
-  fmt::format_to(std::back_inserter(out), "<text x=\"{}\" y=\"{}\">evaluation loss, now {:.3f}</text>\n", x + 21, kLegend,
-                 eval.back().loss);
+  fmt::format_to(std::back_inserter(out), "<circle class=\"eval\" cx=\"{}\" cy=\"{}\" r=\"5\"/>\n", x + 8,
+                 kLegend - 5);
+  fmt::format_to(std::back_inserter(out), "<text x=\"{}\" y=\"{}\">evaluation loss, now {:.3f}</text>\n",
+                 x + 21, kLegend, eval.back().loss);
 }
 
 }  // namespace
 
 std::vector<LossPoint> smoothed(const std::vector<LossPoint>& points) {
   std::vector<LossPoint> finite;
-  std::ranges::copy_if(points, std::back_inserter(finite), [](const LossPoint& p) { return std::isfinite(p.loss); });
+  std::ranges::copy_if(points, std::back_inserter(finite),
+                       [](const LossPoint& p) { return std::isfinite(p.loss); });
   const std::size_t n = finite.size();
   std::vector<double> sums(n + 1);
   for (std::size_t i = 0; i < n; ++i) sums[i + 1] = sums[i] + finite[i].loss;
@@ -217,9 +234,12 @@ std::string loss_curve_svg(const LossCurve& curve) {
   const std::vector<LossPoint> smooth = smoothed(curve.train);
   std::string out;
   const auto to = std::back_inserter(out);
-  fmt::format_to(to, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n", kWidth, kHeight);
+  fmt::format_to(
+      to, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n",
+      kWidth, kHeight);
   out += kStyle;
-  fmt::format_to(to, "<title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n", escaped(curve.title));
+  fmt::format_to(to, "<title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
+                 escaped(curve.title));
   fmt::format_to(to, "<text class=\"title\" x=\"{}\" y=\"32\">{}</text>\n", kLeft, escaped(curve.title));
   fmt::format_to(to, "<text class=\"small\" x=\"{}\" y=\"53\">{}</text>\n", kLeft, escaped(curve.subtitle));
   draw_axes(out, axes);
@@ -240,6 +260,8 @@ std::string loss_curve_svg(const LossCurve& curve) {
   return out;
 }
 
-void write_loss_curve(const std::string& path, const LossCurve& curve) { write_whole_file(path, loss_curve_svg(curve)); }
+void write_loss_curve(const std::string& path, const LossCurve& curve) {
+  write_whole_file(path, loss_curve_svg(curve));
+}
 
 }  // namespace spillway

@@ -20,9 +20,9 @@ struct LossReference {
 
 struct LossCurve {
   std::string title = {};
-  std::string subtitle = {};       // a line of small print; may be empty
+  std::string subtitle = {};          // a line of small print; may be empty
   std::vector<LossPoint> train = {};  // ascending steps
-  std::vector<LossPoint> eval = {};  // ascending steps
+  std::vector<LossPoint> eval = {};   // ascending steps
   std::vector<LossReference> references = {};
 };
 
@@ -32,8 +32,8 @@ std::string loss_curve_svg(const LossCurve& curve);
 // The same into a file that appears whole or not at all. Throws IoError.
 void write_loss_curve(const std::string& path, const LossCurve& curve);
 
-// Moving average over about a twentieth of the points: centred, narrow at the steep beginning, one-sided at the end.
-// Non-finite losses are left out. Exposed for its test.
+// Moving average over about a twentieth of the points: centred, narrow at the steep beginning, one-sided at the
+// end. Non-finite losses are left out. Exposed for its test.
 std::vector<LossPoint> smoothed(const std::vector<LossPoint>& points);
 
 }  // namespace spillway

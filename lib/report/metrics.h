@@ -19,10 +19,10 @@ struct TierBytes {
 struct StartRecord {
   std::string model = {};
   std::int64_t params = 0;
-  std::string dtype = {};          // "bf16"
-  std::string device = {};         // "host", "cuda:0"
+  std::string dtype = {};   // "bf16"
+  std::string device = {};  // "host", "cuda:0"
   int zero_stage = 0;
-  std::string offload_param = {};  // "none", "cpu", "nvme"
+  std::string offload_param = {};      // "none", "cpu", "nvme"
   std::string offload_optimizer = {};  // "none", "cpu", "nvme"
   std::int64_t world_size = 1;
   std::int64_t micro_batch_size = 0;
@@ -34,7 +34,7 @@ struct StartRecord {
   std::uint64_t seed = 0;
   double predicted_step_ms = 0.0;
   std::string binding_lane = {};
-  TierBytes planned = {};          // peak by plan
+  TierBytes planned = {};  // peak by plan
 };
 
 struct LaneTime {
@@ -43,12 +43,12 @@ struct LaneTime {
 };
 
 struct StepRecord {
-  std::int64_t step = 0;             // 1 for the first
-  double loss = 0.0;                 // mean over the step's tokens
+  std::int64_t step = 0;  // 1 for the first
+  double loss = 0.0;      // mean over the step's tokens
   double learning_rate = 0.0;
-  double gradient_norm = 0.0;        // global, before clipping
+  double gradient_norm = 0.0;  // global, before clipping
   double loss_scale = 1.0;
-  bool skipped = false;              // non-finite gradient: nothing was updated
+  bool skipped = false;  // non-finite gradient: nothing was updated
   double tokens_per_s = 0.0;
   double samples_per_s = 0.0;
   double step_ms = 0.0;
@@ -59,8 +59,8 @@ struct StepRecord {
 };
 
 struct EvalRecord {
-  std::int64_t step = 0;   // after this many steps
-  double loss = 0.0;       // mean over the evaluated tokens
+  std::int64_t step = 0;  // after this many steps
+  double loss = 0.0;      // mean over the evaluated tokens
   std::int64_t tokens = 0;
   double eval_ms = 0.0;
 };

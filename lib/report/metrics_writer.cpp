@@ -8,7 +8,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json to_json(const TierBytes& bytes) { return {{"device", bytes.device}, {"host", bytes.host}, {"nvme", bytes.nvme}}; }
+Json to_json(const TierBytes& bytes) {
+  return {{"device", bytes.device}, {"host", bytes.host}, {"nvme", bytes.nvme}};
+}
 
 // Names may hold bytes that are no UTF-8 (a path, say); JSON may not. dump() writes non-finite numbers as null.
 std::string one_line(const Json& record) { return record.dump(-1, ' ', false, Json::error_handler_t::replace); }

@@ -16,7 +16,7 @@ struct TierPeak {
 };
 
 struct Summary {
-  std::int64_t steps = 0;           // taken, skipped ones included
+  std::int64_t steps = 0;  // taken, skipped ones included
   std::int64_t skipped_steps = 0;
   double loss_first = 0.0;
   double loss_last = 0.0;
@@ -25,9 +25,9 @@ struct Summary {
   double step_ms_median = 0.0;
   double predicted_step_ms = 0.0;
   std::string binding_lane = {};
-  std::string state_hash = {};      // hexadecimal
+  std::string state_hash = {};  // hexadecimal
   std::int64_t params = 0;
-  std::int64_t state_bytes = 0;     // weights, gradients, master weights and moments
+  std::int64_t state_bytes = 0;  // weights, gradients, master weights and moments
   TierPeak device = {};
   TierPeak host = {};
   TierPeak nvme = {};

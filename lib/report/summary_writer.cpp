@@ -38,12 +38,15 @@ std::string summary_json(const Summary& s) {
       {"rss_peak", s.rss_peak},
       {"lanes", lanes},
       {"nvme",
-       {{"read_bytes_per_step", s.nvme_read_bytes_per_step}, {"write_bytes_per_step", s.nvme_write_bytes_per_step}}},
+       {{"read_bytes_per_step", s.nvme_read_bytes_per_step},
+        {"write_bytes_per_step", s.nvme_write_bytes_per_step}}},
       {"config_effective", s.config_effective.empty() ? Json::object() : Json::parse(s.config_effective)},
   };
   return summary.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
-void write_summary(const std::string& path, const Summary& summary) { write_whole_file(path, summary_json(summary)); }
+void write_summary(const std::string& path, const Summary& summary) {
+  write_whole_file(path, summary_json(summary));
+}
 
 }  // namespace spillway

@@ -45,6 +45,10 @@ TraceWriter::TraceWriter(const std::string& path, std::span<const std::string> l
   }
 }
 
+std::vector<std::int64_t>& TraceWriter::ends_of(Timeline timeline, int lane) {
+  return row_ends_[static_cast<std::size_t>(timeline) * lanes_.size() + static_cast<std::size_t>(lane)];
+}
+
 void TraceWriter::begin_event() {
   if (!first_) buffer_ += ",\n";
   first_ = false;
@@ -53,28 +57,31 @@ void TraceWriter::begin_event() {
 void TraceWriter::name_process(Timeline timeline) {
   const int pid = process_id(timeline);
   begin_event();
-  fmt::format_to(std::back_inserter(buffer_), R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{}"}}}})", pid,
+  fmt::format_to(std::back_inserter(buffer_),
+                 R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{}"}}}})", pid,
                  name_of(timeline));
   begin_event();
-  fmt::format_to(std::back_inserter(buffer_), R"({{"ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}}}})",
-                 pid, pid);
+  fmt::format_to(std::back_inserter(buffer_),
+                 R"({{"ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}}}})", pid, pid);
 }
 
 void TraceWriter::open_row(Timeline timeline, int lane, int row) {
   const int pid = process_id(timeline), tid = lane * kRowsPerLane + row + 1;
-  row_ends_[static_cast<std::size_t>(timeline) * lanes_.size() + static_cast<std::size_t>(lane)].push_back(std::numeric_limits<std::int64_t>::min());
+  ends_of(timeline, lane).push_back(std::numeric_limits<std::int64_t>::min());
   const std::string& name = lanes_[static_cast<std::size_t>(lane)];
   begin_event();
-  fmt::format_to(std::back_inserter(buffer_), R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":)", pid, tid);
+  fmt::format_to(std::back_inserter(buffer_),
+                 R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":)", pid, tid);
   append_quoted(buffer_, row == 0 ? name : fmt::format("{} ({})", name, row + 1));
   buffer_ += "}}";
   begin_event();
   fmt::format_to(std::back_inserter(buffer_),
-                 R"({{"ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}}}})", pid, tid, tid);
+                 R"({{"ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}}}})", pid,
+                 tid, tid);
 }
 
 int TraceWriter::row_for(Timeline timeline, const TraceEvent& event) {
-  auto& ends = row_ends_[static_cast<std::size_t>(timeline) * lanes_.size() + static_cast<std::size_t>(event.lane)];
+  auto& ends = ends_of(timeline, event.lane);
   std::size_t row = 0;
   while (row < ends.size() && ends[row] > event.start_ns) ++row;
   if (row == kRowsPerLane) row = kRowsPerLane - 1;
@@ -89,7 +96,8 @@ void TraceWriter::add(Timeline timeline, const TraceEvent& event) {
   begin_event();
   buffer_ += R"({"ph":"X","name":)";
   append_quoted(buffer_, event.name);
-  fmt::format_to(std::back_inserter(buffer_), R"(,"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{"step":{})",
+  fmt::format_to(std::back_inserter(buffer_),
+                 R"(,"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{"step":{})",
                  name_of(timeline), process_id(timeline), event.lane * kRowsPerLane + row + 1,
                  microseconds(event.start_ns), microseconds(event.duration_ns), event.step);
   if (!event.layer.empty()) {

@@ -16,14 +16,14 @@ namespace spillway {
 enum class Timeline : std::uint8_t { measured, predicted };
 
 struct TraceEvent {
-  std::string_view name = {};     // "forward", "update tile"
-  int lane = 0;                   // index into the writer's lanes
-  std::int64_t start_ns = 0;      // since an origin shared by all events of the file
+  std::string_view name = {};  // "forward", "update tile"
+  int lane = 0;                // index into the writer's lanes
+  std::int64_t start_ns = 0;   // since an origin shared by all events of the file
   std::int64_t duration_ns = 0;
   std::int64_t step = 0;
-  std::string_view layer = {};    // empty: none
-  std::int64_t tile = -1;         // negative: none
-  std::int64_t bytes = -1;        // moved; negative: none
+  std::string_view layer = {};  // empty: none
+  std::int64_t tile = -1;       // negative: none
+  std::int64_t bytes = -1;      // moved; negative: none
 };
 
 // Streams to disk through a buffer of constant size; the file appears when finish() is called. Not thread-safe.
@@ -42,6 +42,7 @@ class TraceWriter {
   static constexpr int kTimelines = 2;
   static constexpr int kRowsPerLane = 16;  // events beyond share the last row
 
+  std::vector<std::int64_t>& ends_of(Timeline timeline, int lane);
   void begin_event();
   void name_process(Timeline timeline);
   void open_row(Timeline timeline, int lane, int row);
@@ -50,7 +51,7 @@ class TraceWriter {
 
   WholeFile file_;
   std::vector<std::string> lanes_;
-  std::vector<std::vector<std::int64_t>> row_ends_;  // per timeline and lane: where the last event of each row ends
+  std::vector<std::vector<std::int64_t>> row_ends_;  // of each row, per timeline and lane
   std::string buffer_;
   bool first_ = true;
 };
