@@ -62,7 +62,9 @@ struct Reference {
         for (std::int64_t t = 0; t < dims.time; ++t) {
           const auto p = probabilities(b, h, t, &log_sum_exp[size((b * dims.heads + h) * dims.time + t)]);
           for (std::int64_t key = 0; key <= t; ++key) {
-            for (std::int64_t c = 0; c < dims.head_size; ++c) y[out_index(b, t, h, c)] += p[size(key)] * at(b, key, 2, h, c);
+            for (std::int64_t c = 0; c < dims.head_size; ++c) {
+              y[out_index(b, t, h, c)] += p[size(key)] * at(b, key, 2, h, c);
+            }
           }
         }
       }

@@ -57,12 +57,15 @@ SPILLWAY_INLINE void round_rows(const float* in, std::int64_t rows, std::int64_t
   }
 }
 
-#define SPILLWAY_ROWS(T)                                                                                     \
-  SPILLWAY_CLONES void load_rows(const T* in, std::int64_t ld, std::int64_t rows, std::int64_t n, float* out) { \
-    widen_rows(in, ld, rows, n, out);                                                                        \
-  }                                                                                                          \
-  SPILLWAY_CLONES void store_rows(const float* in, std::int64_t rows, std::int64_t n, T* out, std::int64_t ld) { \
-    round_rows(in, rows, n, out, ld);                                                                        \
+// The clones, which have to be plain functions (host/clones.h).
+#define SPILLWAY_ROWS(T)                                                                              \
+  SPILLWAY_CLONES void load_rows(const T* in, std::int64_t ld, std::int64_t rows, std::int64_t n,     \
+                                 float* out) {                                                        \
+    widen_rows(in, ld, rows, n, out);                                                                 \
+  }                                                                                                   \
+  SPILLWAY_CLONES void store_rows(const float* in, std::int64_t rows, std::int64_t n, T* out,         \
+                                  std::int64_t ld) {                                                  \
+    round_rows(in, rows, n, out, ld);                                                                 \
   }
 SPILLWAY_ROWS(float)
 SPILLWAY_ROWS(bf16)

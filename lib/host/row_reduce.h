@@ -31,15 +31,17 @@ SPILLWAY_INLINE float row_sum(std::int64_t n, F f) {
   return sum_of_lanes(lanes);
 }
 
+SPILLWAY_INLINE float larger(float a, float b) { return a > b ? a : b; }
+
 // The largest of x[0, n), n >= 1; NaN is passed over.
 SPILLWAY_INLINE float row_max(const float* x, std::int64_t n) {
   float lanes[kLanes];
   for (float& lane : lanes) lane = -std::numeric_limits<float>::infinity();
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = larger(x[i + lane], lanes[lane]);
   }
-  for (std::int64_t lane = 0; i + lane < n; ++lane) lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+  for (std::int64_t lane = 0; i + lane < n; ++lane) lanes[lane] = larger(x[i + lane], lanes[lane]);
   return *std::max_element(lanes, lanes + kLanes);
 }
 
