@@ -210,16 +210,19 @@ TEST_P(IoEngineTest, NeverWaitsForMoreThanIsInFlightOrFits) {
   std::vector<IoResult> results(4);
   EXPECT_EQ(engine->reap(results, 0), 0);
   EXPECT_EQ(engine->reap(results, 4), 0);
-  AlignedBuffer data(kPage);
+  AlignedBuffer data(3 * kPage);
   ASSERT_EQ(ftruncate(file.fd(), kPage), 0);
-  for (std::uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(engine->queue({IoOp::read, file.fd(), 0, data.data(), kPage, i}));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(engine->queue({IoOp::read, file.fd(), 0, data.data() + i * kPage, kPage, 0}));
+  }
   EXPECT_EQ(engine->reap(std::span(results).first(2), 3), 2);
   EXPECT_EQ(engine->reap(results, 4), 1);
 }
 
 TEST_P(IoEngineTest, MayBeMadeUsedAndDestroyedOnDifferentThreads) {
   const ScratchFile file;
-  AlignedBuffer written(8 * kPage), back(8 * kPage);
+  constexpr std::int64_t kPart = 1 << 20;  // long enough to be under way at the end
+  AlignedBuffer written(8 * kPart), back(8 * kPart);
   written.fill(3);
   auto engine = make(8);
   std::thread([&] {
@@ -227,12 +230,12 @@ TEST_P(IoEngineTest, MayBeMadeUsedAndDestroyedOnDifferentThreads) {
   }).join();
   std::thread([&] {
     for (std::int64_t i = 0; i < 8; ++i) {
-      EXPECT_TRUE(engine->queue({IoOp::read, file.fd(), i * kPage, back.data() + i * kPage, kPage, 0}));
+      EXPECT_TRUE(engine->queue({IoOp::read, file.fd(), i * kPart, back.data() + i * kPart, kPart, 0}));
     }
     engine->submit();
   }).join();
   engine.reset();  // with requests in flight, which a lane's failure leaves
-  for (std::int64_t i = 0; i < 8; ++i) std::fill_n(back.data() + i * kPage, kPage, std::byte{7});
+  std::ranges::fill(back.span(), std::byte{7});
   EXPECT_TRUE(std::ranges::all_of(back.span(), [](std::byte b) { return b == std::byte{7}; }));
 }
 

@@ -232,9 +232,9 @@ TEST_F(SwapStoreRefusal, AnExtentNeverWritten) {
 }
 
 // In a child whose kernel refuses flags of opening a file: 0 if a store still keeps its data.
-[[noreturn]] void keep_data_without(const std::string& folder, long call, std::size_t argument, int bits, int error,
-                                    bool buffered) {
-  deny_syscall_with_bits(call, argument, static_cast<std::uint32_t>(bits), error);
+template <class Deny>
+[[noreturn]] void keep_data_without(const std::string& folder, Deny deny, bool buffered) {
+  deny();
   const auto store = make_swap_store(store_options(folder, {kMiB + kPage}));
   const auto channel = store->open_channel();
   AlignedBuffer written(kMiB + kPage), back(kMiB + kPage);
@@ -246,13 +246,13 @@ TEST_F(SwapStoreRefusal, AnExtentNeverWritten) {
 
 TEST(SwapStoreDeathTest, FallsBackToANameRemovedAtOnceWhereThereIsNoTmpfile) {
   const TestFolder folder;
-  EXPECT_EXIT(keep_data_without(folder.path(), SYS_openat, 2, 020000000, EOPNOTSUPP, false),
+  EXPECT_EXIT(keep_data_without(folder.path(), [] { deny_syscall_with_bits(SYS_openat, 2, O_TMPFILE & ~O_DIRECTORY, EOPNOTSUPP); }, false),
               ::testing::ExitedWithCode(0), "^$");
 }
 
 TEST(SwapStoreDeathTest, FallsBackLoudlyToThePageCacheWhereThereIsNoDirectIo) {
   const TestFolder folder;
-  EXPECT_EXIT(keep_data_without(folder.path(), SYS_fcntl, 2, O_DIRECT, EINVAL, true), ::testing::ExitedWithCode(0),
+  EXPECT_EXIT(keep_data_without(folder.path(), [] { deny_setting_flag(O_DIRECT, EINVAL); }, true), ::testing::ExitedWithCode(0),
               "^warning: \\[nvme\\] " + folder.path() + " \\([a-z0-9]+\\) refuses O_DIRECT[^\n]*\n$");
 }
 
