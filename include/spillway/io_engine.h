@@ -1,5 +1,6 @@
 // Asynchronous file I/O: queue requests, submit them, reap their results. One engine belongs to one
-// thread. Implementations: io_uring; libaio and plain threads follow behind the same interface.
+// thread at a time; it may be made on one, used on another and destroyed on a third, if the caller orders
+// these. Implementations: io_uring, libaio, threads.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +35,7 @@ class IoEngine {
  public:
   static constexpr std::int64_t max_transfer_bytes = 1 << 30;
 
+  // Waits for the requests in flight, so that no buffer is touched afterwards.
   virtual ~IoEngine() = default;
 
   virtual std::string_view name() const = 0;  // "io_uring"
@@ -47,18 +49,19 @@ class IoEngine {
   virtual void submit() = 0;
 
   // Stores results of finished requests, in any order; returns how many. Blocks until at least
-  // `min_results` are there (0: polls). EINTR and EAGAIN are handled inside. Throws IoError only if
-  // the engine itself fails.
+  // `min_results` are there (0: polls); never waits for more than are in flight or fit in `results`.
+  // Submits what is queued if it has to wait. EINTR and EAGAIN of the engine's own calls are handled
+  // inside; those of a request are its result. Throws IoError only if the engine itself fails.
   virtual int reap(std::span<IoResult> results, int min_results) = 0;
 };
 
 struct IoEngineOptions {
-  std::string name = "auto";  // auto, io_uring
-  int depth = 32;
+  std::string name = "auto";  // auto, io_uring, libaio, threads
+  int depth = 32;             // 1 to 4096
 };
 
-// "auto" takes the first engine that works here; an engine asked for by name works or throws IoError
-// naming the sysctl, limit or package to change.
+// "auto" takes the first engine that works here, and warns once if it is not the best one built in; an
+// engine asked for by name works or throws IoError naming the sysctl, limit or package to change.
 std::unique_ptr<IoEngine> make_io_engine(const IoEngineOptions& options);
 
 // Engines built in, best first, for --version and error texts.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +29,9 @@ struct SwapStoreOptions {
   IoEngineOptions engine;
   std::int64_t block_bytes = 1 << 20;  // size of one I/O request; a multiple of alignment
   bool verify = true;              // check every read against the checksum of the last write
+  // Makes the engine of each channel (and one at start, to learn its name); empty: make_io_engine.
+  // The fault tests put failing engines here.
+  std::function<std::unique_ptr<IoEngine>(const IoEngineOptions&)> make_engine;
 };
 
 // A finished transfer: the caller's tag.
@@ -35,11 +39,13 @@ struct SwapCompletion {
   std::uint64_t tag;
 };
 
-// One thread's asynchronous access to the store. Obtained from SwapStore::open_channel(). Transfers
-// whose extents differ may be in flight at once in any number of channels; the caller orders transfers
-// of the same extent.
+// One thread's asynchronous access to the store, which outlives it. Obtained from
+// SwapStore::open_channel(); another thread may take it over if the caller orders this. Transfers whose
+// extents differ may be in flight at once in any number of channels; the caller orders transfers of the
+// same extent: one begins only after completions() has returned or thrown the one before.
 class SwapChannel {
  public:
+  // Waits for the requests in flight; unfinished transfers are abandoned.
   virtual ~SwapChannel() = default;
 
   // Starts moving extent `extent` to or from `data` (SwapExtent::bytes, aligned to
@@ -52,8 +58,9 @@ class SwapChannel {
   virtual int in_flight() const = 0;
 
   // Returns finished transfers, blocking until at least one is finished if `wait` and any is in flight.
-  // Short transfers have been continued and checksums verified by then. Throws IoError naming
-  // the folder, the extent, the errno text or both checksums, and what to do.
+  // Short transfers have been continued and checksums verified by then. The span is valid until the
+  // next call. Throws one failed transfer's IoError per call, naming the folder, the extent, the errno
+  // text or both checksums, and what to do; no other transfer is lost by that.
   virtual std::span<const SwapCompletion> completions(bool wait) = 0;
 };
 

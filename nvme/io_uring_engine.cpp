@@ -1,0 +1,173 @@
+// The io_uring engine.
+//
+// The ring has no IORING_SETUP_SINGLE_ISSUER (and so no DEFER_TASKRUN) on purpose: both tie it to one
+// thread, but a channel is made on the main thread, used on a lane's, and after a failure drained by
+// whoever destroys it. A tied ring answers the last with EEXIST while the kernel still owns the buffers.
+// What they save is per request, and a request here is a block of about 1 MiB.
+#include <array>
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <cerrno>
+#include <ctime>
+
+#include <fmt/format.h>
+#include <liburing.h>
+
+#include "errno_text.h"
+#include "io_engine_entry.h"
+#include "io_uring_setup_error.h"
+#include "spillway/error.h"
+
+namespace spillway {
+
+namespace {
+
+// Set-up flags, rich to plain. A kernel answers EINVAL to a flag it does not know.
+constexpr std::array<unsigned, 3> kFlagLadder = {
+    IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SUBMIT_ALL,  // Linux 5.19
+    IORING_SETUP_SUBMIT_ALL,                                                          // Linux 5.18
+    0,
+};
+
+// Where the ladder held last time, so that a process climbs it down once.
+std::atomic<std::size_t> known_rung{0};
+
+// A ring that is closed with its owner.
+class Ring {
+ public:
+  explicit Ring(int depth) {
+    for (std::size_t rung = known_rung.load(std::memory_order_relaxed); rung < kFlagLadder.size(); ++rung) {
+      const int error =
+          -io_uring_queue_init(static_cast<unsigned>(depth), &ring_, kFlagLadder[rung]);
+      if (error == 0) {
+        known_rung.store(rung, std::memory_order_relaxed);
+        check_operations();
+        return;
+      }
+      if (error != EINVAL || rung + 1 == kFlagLadder.size()) throw_setup_error(error);
+    }
+  }
+  ~Ring() { io_uring_queue_exit(&ring_); }
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  io_uring* get() { return &ring_; }
+
+ private:
+  [[noreturn]] static void throw_setup_error(int error) {
+    throw IoError(io_uring_setup_error(error, io_uring_disabled_sysctl()));
+  }
+
+  // Linux 5.1 to 5.5 make a ring but know no plain read and write.
+  void check_operations() {
+    io_uring_probe* probe = io_uring_get_probe_ring(&ring_);
+    const bool usable = probe != nullptr && io_uring_opcode_supported(probe, IORING_OP_READ) &&
+                        io_uring_opcode_supported(probe, IORING_OP_WRITE);
+    io_uring_free_probe(probe);
+    if (usable) return;
+    io_uring_queue_exit(&ring_);
+    throw_setup_error(EINVAL);
+  }
+
+  io_uring ring_{};
+};
+
+class IoUringEngine final : public IoEngine {
+ public:
+  explicit IoUringEngine(int depth) : ring_(depth), depth_(depth) {}
+
+  ~IoUringEngine() override {
+    std::array<IoResult, 16> results;
+    try {
+      while (in_flight_ > 0) reap(results, 1);
+    } catch (const IoError&) {
+      // The ring itself is broken: closing it is all that is left.
+    }
+  }
+
+  std::string_view name() const override { return io_uring_entry.name; }
+  int depth() const override { return depth_; }
+
+  bool queue(const IoRequest& request) override {
+    assert(request.bytes >= 0 && request.bytes <= max_transfer_bytes);
+    if (in_flight_ == depth_) return false;
+    // Never null: unsubmitted requests are at most `depth`, and the ring has at least as many entries.
+    io_uring_sqe* sqe = io_uring_get_sqe(ring_.get());
+    const auto bytes = static_cast<unsigned>(request.bytes);
+    const auto offset = static_cast<std::uint64_t>(request.offset);
+    if (request.op == IoOp::read) {
+      io_uring_prep_read(sqe, request.fd, request.data, bytes, offset);
+    } else {
+      io_uring_prep_write(sqe, request.fd, request.data, bytes, offset);
+    }
+    sqe->user_data = request.tag;
+    ++in_flight_;
+    return true;
+  }
+
+  void submit() override {
+    while (io_uring_sq_ready(ring_.get()) > 0) enter(0);
+  }
+
+  int reap(std::span<IoResult> results, int min_results) override {
+    const int wanted = std::min({min_results, static_cast<int>(results.size()), in_flight_});
+    int count = take_finished(results);
+    while (count < wanted) {
+      enter(static_cast<unsigned>(wanted - count));
+      count += take_finished(results.subspan(static_cast<std::size_t>(count)));
+    }
+    return count;
+  }
+
+ private:
+  int take_finished(std::span<IoResult> results) {
+    std::size_t count = 0;
+    std::array<io_uring_cqe*, 64> cqes;
+    while (count < results.size()) {
+      const auto room = static_cast<unsigned>(std::min(cqes.size(), results.size() - count));
+      const unsigned ready = io_uring_peek_batch_cqe(ring_.get(), cqes.data(), room);
+      if (ready == 0) break;
+      for (unsigned i = 0; i < ready; ++i) {
+        const int result = cqes[i]->res;
+        results[count++] = {cqes[i]->user_data, std::max(result, 0), std::max(-result, 0)};
+      }
+      io_uring_cq_advance(ring_.get(), ready);
+    }
+    in_flight_ -= static_cast<int>(count);
+    return static_cast<int>(count);
+  }
+
+  // Submits what is queued and waits for `wait_for` results. May return early; the caller looks again.
+  void enter(unsigned wait_for) {
+    const int result = wait_for == 0 ? io_uring_submit(ring_.get()) : io_uring_submit_and_wait(ring_.get(), wait_for);
+    if (result >= 0) {
+      refusals_ = 0;
+      return;
+    }
+    if (result == -EINTR) return;
+    // The kernel is short of memory for requests: those in flight will free some.
+    if ((result == -EAGAIN || result == -EBUSY) && ++refusals_ < kMaxRefusals) {
+      const timespec one_ms = {0, 1'000'000};
+      nanosleep(&one_ms, nullptr);
+      return;
+    }
+    throw IoError(fmt::format("[nvme] io_uring submit and wait: {}; {} requests in flight; see the kernel log",
+                              errno_text(-result), in_flight_));
+  }
+
+  static constexpr int kMaxRefusals = 10'000;
+
+  Ring ring_;
+  int depth_;
+  int in_flight_ = 0;  // queued and not yet reaped
+  int refusals_ = 0;   // by the kernel, in a row
+};
+
+std::unique_ptr<IoEngine> make(int depth) { return std::make_unique<IoUringEngine>(depth); }
+
+}  // namespace
+
+const IoEngineEntry io_uring_entry = {"io_uring", "liburing-dev", make};
+
+}  // namespace spillway

@@ -1,0 +1,63 @@
+// Short ways to make a swap store and move whole extents, for its tests.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/aligned_buffer.h"
+#include "support/faulty_engine.h"
+#include "spillway/error.h"
+#include "spillway/swap_store.h"
+
+namespace spillway::testing {
+
+// Extents of these sizes, one after the other, named as the plan names them.
+inline SwapStoreOptions store_options(const std::string& folder, const std::vector<std::int64_t>& sizes) {
+  SwapStoreOptions options;
+  options.folder = folder;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    options.extents.push_back({"tile " + std::to_string(i) + " of block 3", options.bytes, sizes[i]});
+    options.bytes += sizes[i];
+  }
+  return options;
+}
+
+inline SwapStoreOptions with_faults(SwapStoreOptions options, const FaultSchedule& schedule) {
+  options.make_engine = [schedule](const IoEngineOptions& engine) {
+    return std::make_unique<FaultyEngine>(make_io_engine(engine), schedule);
+  };
+  return options;
+}
+
+// Tags of the transfers finished until none is in flight.
+inline std::vector<std::uint64_t> drain(SwapChannel& channel) {
+  std::vector<std::uint64_t> tags;
+  while (channel.in_flight() > 0) {
+    for (const SwapCompletion& completion : channel.completions(true)) tags.push_back(completion.tag);
+  }
+  return tags;
+}
+
+inline void write_now(SwapChannel& channel, int extent, const AlignedBuffer& data) {
+  channel.write(extent, data.data(), 1);
+  drain(channel);
+}
+
+inline void read_now(SwapChannel& channel, int extent, AlignedBuffer& data) {
+  channel.read(extent, data.data(), 1);
+  drain(channel);
+}
+
+// The text of the IoError that `action` throws, or what happened instead.
+template <class Action>
+std::string io_error_of(Action action) {
+  try {
+    action();
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace spillway::testing
