@@ -10,8 +10,6 @@
 #include <type_traits>
 #include <utility>
 
-#include <cblas.h>
-
 #include "base/parallel.h"
 #include "host/clones.h"
 #include "host/dtype_of.h"
@@ -168,22 +166,7 @@ void multiply_block(const Gemm<A, B, C>& op, const F32Matrix& a, const F32Matrix
   });
 }
 
-// OpenBLAS would start threads of its own; the pieces are the parallelism here.
-void use_one_blas_thread() {
-  static const bool done = (openblas_set_num_threads(1), true);
-  static_cast<void>(done);
-}
-
 }  // namespace
-
-void sgemm(Transposed a_transposed, Transposed b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
-           const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c, std::int64_t ldc) {
-  use_one_blas_thread();
-  const auto transpose = [](Transposed t) { return t == Transposed::yes ? CblasTrans : CblasNoTrans; };
-  const auto blas = [](std::int64_t x) { return static_cast<blasint>(x); };
-  cblas_sgemm(CblasRowMajor, transpose(a_transposed), transpose(b_transposed), blas(m), blas(n), blas(k), alpha, a,
-              blas(lda), b, blas(ldb), beta, c, blas(ldc));
-}
 
 std::int64_t gemm_scratch_bytes(const GemmShape& shape, DType a, DType b, GemmResult result) {
   const Partition partition(shape);

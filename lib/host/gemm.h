@@ -10,6 +10,11 @@
 
 namespace spillway::host {
 
+// Loads OpenBLAS if it is not loaded yet; the products do so themselves. Briefly changes an environment
+// variable, so the first call belongs to a moment when no other thread reads the environment. Throws
+// DeviceError if there is no OpenBLAS.
+void load_blas();
+
 enum class Transposed : bool { no, yes };
 
 // c = alpha * op(a) * op(b) + beta * c on the calling thread alone: a is (m, k), stored (k, m) if

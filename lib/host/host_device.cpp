@@ -4,6 +4,7 @@
 
 #include "base/parallel.h"
 #include "host/arena.h"
+#include "host/gemm.h"
 #include "host/host_event.h"
 #include "host/host_ops.h"
 #include "host/host_stream.h"
@@ -16,7 +17,10 @@ namespace {
 
 class HostDevice final : public Device {
  public:
-  explicit HostDevice(const HostDeviceOptions& options) : options_(options) { set_parallel_threads(options.threads); }
+  explicit HostDevice(const HostDeviceOptions& options) : options_(options) {
+    set_parallel_threads(options.threads);
+    host::load_blas();  // before there are streams, whose first product would load it
+  }
 
   std::string_view name() const override { return "host"; }
 

@@ -1,0 +1,377 @@
+// Streams, events, copies and operations of the host device.
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "host/host_event.h"
+#include "host/host_stream.h"
+#include "host/task_ring.h"
+#include "spillway/device.h"
+#include "spillway/error.h"
+#include "spillway/ops.h"
+
+namespace {
+
+// Allocations of the thread that asks, counted while it asks.
+thread_local bool counting = false;
+thread_local int allocations = 0;
+
+void* counted_malloc(std::size_t bytes) {
+  if (counting) ++allocations;
+  if (void* p = std::malloc(bytes)) return p;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted_malloc(bytes); }
+void* operator new[](std::size_t bytes) { return counted_malloc(bytes); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
+
+namespace spillway {
+namespace {
+
+std::unique_ptr<Device> device(int chaos_us = 0, std::uint64_t seed = 1) {
+  return make_host_device({.threads = 2, .chaos_max_delay_us = chaos_us, .chaos_seed = seed});
+}
+
+// Arbitrary work on a stream, which the contract has no verb for.
+template <class F>
+void enqueue(Stream& stream, F&& work) {
+  static_cast<host::HostStream&>(stream).enqueue(std::forward<F>(work));
+}
+
+void fail_on(Stream& stream, const char* text) {
+  enqueue(stream, [text] { throw DeviceError(text); });
+}
+
+std::string error_of(Stream& stream) {
+  try {
+    stream.synchronize();
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(HostStream, RunsWorkInOrder) {
+  const auto d = device(20);
+  const auto stream = d->make_stream("test");
+  std::vector<int> order;
+  for (int i = 0; i < 100; ++i) enqueue(*stream, [&order, i] { order.push_back(i); });
+  stream->synchronize();
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(HostStream, IsAsynchronous) {
+  const auto d = device();
+  const auto stream = d->make_stream("test");
+  std::atomic<bool> open{false}, ran{false};
+  enqueue(*stream, [&] {
+    open.wait(false);
+    ran = true;
+  });
+  EXPECT_FALSE(ran);  // enqueue() came back although the work cannot have finished
+  open = true;
+  open.notify_one();
+  stream->synchronize();
+  EXPECT_TRUE(ran);
+}
+
+TEST(HostStream, CopiesBytes) {
+  const auto d = device();
+  const auto stream = d->make_stream("test");
+  std::byte* const arena = d->allocate_arena(1 << 20);
+  std::byte* const pinned = d->allocate_pinned(1 << 20);
+  for (int i = 0; i < 1 << 20; ++i) pinned[i] = static_cast<std::byte>(i * 7 >> 2);
+  for (const std::int64_t bytes : {0, 1, 511, 4097, 1 << 19}) {
+    stream->copy(arena + 3, pinned, bytes);
+    stream->copy(pinned + (1 << 19), arena + 3, bytes);
+    stream->synchronize();
+    EXPECT_EQ(std::memcmp(pinned + (1 << 19), pinned, bytes), 0) << bytes;
+  }
+}
+
+TEST(HostStream, AFullQueueMakesTheCallerWaitAndLosesNothing) {
+  const auto d = device();
+  const auto stream = d->make_stream("test");
+  constexpr int kTasks = 5 * host::TaskRing::kCapacity + 3;
+  int count = 0;
+  for (int i = 0; i < kTasks; ++i) enqueue(*stream, [&count] { ++count; });
+  stream->synchronize();
+  EXPECT_EQ(count, kTasks);
+}
+
+TEST(HostStream, DestructionFinishesWhatIsQueued) {
+  const auto d = device(50);
+  int count = 0;
+  {
+    const auto stream = d->make_stream("test");
+    for (int i = 0; i < 50; ++i) enqueue(*stream, [&count] { ++count; });
+  }
+  EXPECT_EQ(count, 50);
+}
+
+TEST(HostStream, EnqueuingAllocatesNothing) {
+  const auto d = device();
+  const auto stream = d->make_stream("test");
+  const auto ops = d->make_ops(DType::f32);
+  const auto event = d->make_event();
+  std::vector<float> a(64, 1.0f), b(64, 2.0f);
+  counting = true;
+  allocations = 0;
+  for (int i = 0; i < 100; ++i) {
+    stream->copy(a.data(), b.data(), 256);
+    ops->accumulate(*stream, a.data(), b.data(), 64);
+    ops->gelu_forward(*stream, {a.data(), b.data(), 64});
+    stream->record(*event);
+    stream->wait(*event);
+    event->synchronize();
+    stream->synchronize();
+  }
+  counting = false;
+  EXPECT_EQ(allocations, 0);
+}
+
+TEST(HostEvent, OrdersStreamsUnderAnyTiming) {
+  for (const std::uint64_t seed : {1, 2, 3, 4, 5}) {
+    const auto d = device(200, seed);
+    const auto a = d->make_stream("a"), b = d->make_stream("b");
+    const auto filled = d->make_event(), used = d->make_event();
+    int buffer = 0;  // not atomic on purpose
+    std::vector<int> seen;
+    for (int i = 1; i <= 20; ++i) {
+      a->wait(*used);
+      enqueue(*a, [&buffer, i] { buffer = i; });
+      a->record(*filled);
+      b->wait(*filled);
+      enqueue(*b, [&] { seen.push_back(buffer); });
+      b->record(*used);
+    }
+    b->synchronize();
+    ASSERT_EQ(seen.size(), 20u);
+    for (int i = 1; i <= 20; ++i) EXPECT_EQ(seen[i - 1], i) << "seed " << seed;
+  }
+}
+
+TEST(HostEvent, UnrecordedIsNothingToWaitFor) {
+  const auto d = device();
+  const auto stream = d->make_stream("test");
+  const auto event = d->make_event();
+  event->synchronize();
+  stream->wait(*event);
+  stream->synchronize();
+}
+
+TEST(HostEvent, AWaitMeansTheLastRecordBeforeIt) {
+  const auto d = device();
+  const auto a = d->make_stream("a"), b = d->make_stream("b");
+  const auto event = d->make_event();
+  std::atomic<bool> open{false};
+  a->record(*event);
+  b->wait(*event);  // of the first record
+  enqueue(*a, [&] { open.wait(false); });
+  a->record(*event);
+  b->synchronize();  // comes back although the second record cannot complete yet
+  open = true;
+  open.notify_one();
+  event->synchronize();  // of the second record
+  a->synchronize();
+}
+
+TEST(HostEvent, ARecordOnAnotherStreamWaitsForTheOneBefore) {
+  const auto d = device();
+  const auto a = d->make_stream("a"), b = d->make_stream("b");
+  const auto event = d->make_event();
+  std::atomic<bool> open{false};
+  int done = 0;
+  enqueue(*a, [&] {
+    open.wait(false);
+    done = 1;
+  });
+  a->record(*event);
+  b->record(*event);
+  open = true;
+  open.notify_one();
+  event->synchronize();
+  EXPECT_EQ(done, 1);
+}
+
+TEST(HostEvent, MayBeDestroyedBeforeItsWaitHasRun) {
+  const auto d = device(100);
+  const auto a = d->make_stream("a"), b = d->make_stream("b");
+  int value = 0, seen = 0;
+  {
+    const auto event = d->make_event();
+    enqueue(*a, [&] { value = 7; });
+    a->record(*event);
+    b->wait(*event);
+  }
+  enqueue(*b, [&] { seen = value; });
+  b->synchronize();
+  EXPECT_EQ(seen, 7);
+}
+
+TEST(HostEvent, TellsWhenTheWorkFinished) {
+  const auto d = device();
+  const auto stream = d->make_stream("test");
+  const auto first = d->make_event(), second = d->make_event();
+  const std::int64_t before = d->now_ns();
+  std::int64_t during = 0;
+  stream->record(*first);
+  enqueue(*stream, [&] { during = d->now_ns(); });
+  stream->record(*second);
+  second->synchronize();
+  first->synchronize();
+  EXPECT_LE(before, first->time_ns());
+  EXPECT_LE(first->time_ns(), during);
+  EXPECT_LE(during, second->time_ns());
+  EXPECT_LE(second->time_ns(), d->now_ns());
+}
+
+TEST(HostEvent, ManyThreadsMaySynchronize) {
+  const auto d = device(50);
+  const auto stream = d->make_stream("test");
+  const auto event = d->make_event();
+  int value = 0;
+  enqueue(*stream, [&] { value = 3; });
+  stream->record(*event);
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&] {
+      event->synchronize();
+      if (value == 3) ++right;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right, 8);
+}
+
+TEST(HostError, IsThrownAtTheWaitAndStopsTheStream) {
+  const auto d = device();
+  const auto stream = d->make_stream("test");
+  bool ran = false;
+  fail_on(*stream, "the first failure");
+  fail_on(*stream, "the second failure");
+  enqueue(*stream, [&] { ran = true; });
+  EXPECT_EQ(error_of(*stream), "the first failure");
+  EXPECT_FALSE(ran);
+  EXPECT_EQ(error_of(*stream), "the first failure");
+}
+
+TEST(HostError, TravelsWithEventsToOtherStreams) {
+  const auto d = device(30);
+  const auto a = d->make_stream("a"), b = d->make_stream("b"), c = d->make_stream("c"), healthy = d->make_stream("healthy");
+  const auto of_a = d->make_event(), of_b = d->make_event();
+  bool ran = false;
+  fail_on(*a, "broken");
+  a->record(*of_a);
+  b->wait(*of_a);
+  enqueue(*b, [&] { ran = true; });
+  b->record(*of_b);
+  c->wait(*of_b);
+  enqueue(*c, [&] { ran = true; });
+  EXPECT_EQ(error_of(*c), "broken");
+  EXPECT_EQ(error_of(*b), "broken");
+  EXPECT_THROW(of_a->synchronize(), DeviceError);
+  EXPECT_THROW(of_b->synchronize(), DeviceError);
+  EXPECT_EQ(error_of(*healthy), "");
+  EXPECT_FALSE(ran);
+}
+
+TEST(HostError, DoesNotReachAWaitForAnEarlierRecord) {
+  const auto d = device();
+  const auto a = d->make_stream("a"), b = d->make_stream("b"), c = d->make_stream("c");
+  const auto event = d->make_event();
+  a->record(*event);
+  std::atomic<bool> open{false};
+  enqueue(*b, [&] { open.wait(false); });
+  b->wait(*event);  // of the healthy record; runs after the failed one is complete
+  fail_on(*a, "later");
+  a->record(*event);
+  EXPECT_THROW(event->synchronize(), DeviceError);
+  open = true;
+  open.notify_one();
+  EXPECT_EQ(error_of(*b), "");
+  c->record(*event);  // a healthy stream: the event is healthy again
+  event->synchronize();
+}
+
+TEST(HostError, AFailedStreamStillWaitsBeforeItsEventsComplete) {
+  const auto d = device();
+  const auto a = d->make_stream("a"), b = d->make_stream("b");
+  const auto event = d->make_event();
+  std::atomic<bool> open{false};
+  int done = 0;
+  enqueue(*a, [&] {
+    open.wait(false);
+    done = 1;
+  });
+  a->record(*event);
+  fail_on(*b, "broken");
+  b->wait(*event);
+  open = true;
+  open.notify_one();
+  EXPECT_EQ(error_of(*b), "broken");
+  EXPECT_EQ(done, 1);
+}
+
+TEST(HostOps, RunOnTheStreamInOrder) {
+  const auto d = device(50);
+  const auto stream = d->make_stream("test");
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const auto ops = d->make_ops(dtype);
+    EXPECT_EQ(ops->dtype(), dtype);
+    EXPECT_EQ(&ops->scratch_sizes(), &host_scratch_sizes());
+    std::vector<float> sum(5000, 0.0f), one(5000, 1.0f), rounded(5000);
+    double squares[2] = {};
+    for (int i = 0; i < 3; ++i) ops->accumulate(*stream, sum.data(), one.data(), 5000);
+    ops->finalize_gradient(*stream, {sum.data(), rounded.data(), squares, DType::bf16, DType::f32, 5000});
+    stream->synchronize();
+    EXPECT_THAT(rounded, testing::Each(3.0f));
+    EXPECT_EQ(squares[0], 9.0 * kNormPiece);
+    EXPECT_EQ(squares[1], 9.0 * (5000 - kNormPiece));
+  }
+}
+
+TEST(HostOps, AdamGivesTheBitsOfAdamUpdate) {
+  const auto d = device();
+  const auto stream = d->make_stream("test");
+  const auto ops = d->make_ops(DType::bf16);
+  const std::int64_t n = 200001;  // several pieces
+  std::vector<float> gradient(n), state[2][3];
+  std::vector<bf16> weight[2];
+  for (std::int64_t i = 0; i < n; ++i) gradient[i] = static_cast<float>(i % 1013 - 500) * 1e-3f;
+  const AdamParams params{.learning_rate = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f,
+                          .decoupled_decay = true, .bias_correction = true, .step = 3, .gradient_scale = 0.5f};
+  AdamTile tile[2];
+  for (int way = 0; way < 2; ++way) {
+    state[way][0].assign(n, 0.5f);
+    state[way][1].assign(n, 0.01f);
+    state[way][2].assign(n, 0.02f);
+    weight[way].resize(n);
+    tile[way] = {state[way][0].data(), state[way][1].data(), state[way][2].data(), gradient.data(), DType::f32, weight[way].data(), DType::bf16, n};
+  }
+  ops->adam(*stream, tile[0], params);
+  stream->synchronize();
+  adam_update(tile[1], params);
+  for (int part = 0; part < 3; ++part) EXPECT_EQ(state[0][part], state[1][part]) << part;
+  EXPECT_NE(state[0][0][0], 0.5f);
+  EXPECT_EQ(std::memcmp(weight[0].data(), weight[1].data(), n * sizeof(bf16)), 0);
+}
+
+}  // namespace
+}  // namespace spillway
