@@ -21,8 +21,9 @@ class EngineSwapChannel final : public SwapChannel {
   std::span<const SwapCompletion> completions(bool wait) override;
 
  private:
-  // A transfer of an extent; at most one at a time, so each extent has its place.
+  // A transfer in progress, in a place of its own: an extent may be read several times at once.
   struct Transfer {
+    int extent = 0;
     IoOp op = IoOp::read;
     std::byte* data = nullptr;
     std::uint64_t tag = 0;
@@ -34,24 +35,27 @@ class EngineSwapChannel final : public SwapChannel {
 
   // One request of a transfer; what is left of it after short transfers.
   struct Block {
-    int extent = 0;
+    int transfer = 0;
     std::int64_t offset = 0;  // in the extent
     std::int64_t bytes = 0;
     int stalls = 0;  // attempts in a row that moved nothing
   };
 
-  void start(int extent, const Transfer& transfer);
+  void start(const Transfer& transfer);
+  int free_transfer();
+  const SwapExtent& extent_of(const Transfer& transfer) const;
   bool queue(int block);
   void reap(int min_results);
   void handle(const IoResult& result);
   void end_block(int block, int error);
-  void finish(int extent);
-  void finish_read(int extent);
-  void fail(int extent, const std::string& reason);
-  std::string failure_reason(int extent) const;
+  void finish(int slot);
+  void finish_read(const Transfer& transfer);
+  void fail(const Transfer& transfer, const std::string& reason);
+  std::string failure_reason(const Transfer& transfer) const;
 
   SwapState& state_;
-  std::vector<Transfer> transfers_;  // by extent
+  std::vector<Transfer> transfers_;
+  std::vector<int> free_transfers_;
   std::vector<Block> blocks_;        // by request tag
   std::vector<int> free_blocks_;
   std::vector<IoResult> results_;

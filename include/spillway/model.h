@@ -60,8 +60,8 @@ struct BatchShape {
   std::int64_t time;
 };
 
-// Forward of one layer. All pointers are device memory, of the Ops' dtype unless typed. The workspace
-// starts at a multiple of 64 bytes.
+// Forward of one layer. All pointers are device memory, of the Ops' dtype unless typed; tokens and targets are
+// pinned host memory that kernels read in place. The workspace starts at a multiple of 64 bytes.
 struct ForwardArgs {
   Ops& ops;
   Stream& stream;

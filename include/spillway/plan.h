@@ -32,7 +32,6 @@ constexpr bool is_nvme(Lane lane) { return lane >= Lane::nvme_read; }
 std::string_view name_of(Lane lane);
 
 enum class TaskKind : std::uint8_t {
-  copy_batch,       // h2d         tokens and targets of a micro-batch to the device
   read_weights,     // nvme_read   a layer's weights to host staging
   gather,           // h2d         a layer's weights to the device
   forward,          // compute
@@ -76,7 +75,7 @@ struct Buffer {
 // What a task uses a buffer for.
 enum class Role : std::uint8_t {
   weights, tied_weights, batch, x, y, dy, dx, workspace, gradient, tied_gradient, loss, square_sums,
-  host_square_sums, state, new_weights, source, destination
+  host_square_sums, verdict, state, new_weights, source, destination
 };
 
 // Bytes [begin, end) of a buffer.
@@ -206,9 +205,10 @@ struct Plan {
   Program step;
   Program evaluation;
   std::array<TierUse, kTiers> tiers;
-  int batch_buffer = -1;             // host: micro-batch after micro-batch, tokens then targets, int32
+  int batch_buffer = -1;             // host: micro-batch after micro-batch, tokens then targets, int32; read in place
   int statistics_buffer = -1;        // host copy of the device's: losses (one f64 per micro-batch), then square sums
   int host_square_sums_buffer = -1;  // square sums of layers the cpu lane finalises; -1: none
+  int verdict_buffer = -1;           // host: stands for what the gate decides and later tasks obey
   int maintenance_buffer = -1;       // host: one tile's state and one tile's weights, for use between steps
   std::uint64_t hash = 0;
 

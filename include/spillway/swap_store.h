@@ -40,9 +40,10 @@ struct SwapCompletion {
 };
 
 // One thread's asynchronous access to the store, which outlives it. Obtained from
-// SwapStore::open_channel(); another thread may take it over if the caller orders this. Transfers whose
-// extents differ may be in flight at once in any number of channels; the caller orders transfers of the
-// same extent: one begins only after completions() has returned or thrown the one before.
+// SwapStore::open_channel(); another thread may take it over if the caller orders this. Any number
+// of transfers may be in flight at once in any number of channels, several reads of one extent included;
+// the caller orders a write and any other transfer of the same extent: one begins only after completions()
+// has returned or thrown the other.
 class SwapChannel {
  public:
   // Waits for the requests in flight; unfinished transfers are abandoned.

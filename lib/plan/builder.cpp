@@ -23,6 +23,11 @@ Access part(Access access, std::int64_t begin, std::int64_t end) {
   return access;
 }
 
+Access batch_of(const Plan& plan, int micro_batch) {
+  const std::int64_t bytes = plan.request.shape.batch * plan.request.shape.time * 2 * 4;
+  return part(read_of(plan, plan.batch_buffer, Role::batch), micro_batch * bytes, (micro_batch + 1) * bytes);
+}
+
 int add_buffer(Plan& plan, std::string name, Tier tier, Owner owner, std::int64_t bytes, bool persistent) {
   plan.buffers.push_back({std::move(name), tier, owner, persistent, bytes});
   return static_cast<int>(plan.buffers.size()) - 1;

@@ -15,6 +15,10 @@ Access write_of(const Plan& plan, int buffer, Role role);
 Access update_of(const Plan& plan, int buffer, Role role);
 Access part(Access access, std::int64_t begin, std::int64_t end);
 
+// Read access to a micro-batch's tokens and targets. Kernels read them in place, in pinned host memory: a few
+// bytes a token, and no copy that the end of one step could hold up in the next.
+Access batch_of(const Plan& plan, int micro_batch);
+
 int add_buffer(Plan& plan, std::string name, Tier tier, Owner owner, std::int64_t bytes, bool persistent);
 
 inline int add_persistent(Plan& plan, std::string name, Tier tier, Owner owner, std::int64_t bytes) {

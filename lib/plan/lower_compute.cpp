@@ -72,7 +72,6 @@ class ComputeLowering {
   int head_;
 
   std::vector<std::vector<int>> weights_of_op_;  // per position: device buffer of own and tied weights
-  int batch_ = -1;                               // device: this micro-batch's tokens and targets
   int statistics_ = -1;                          // device: losses, then square sums
   int dactivation_ = -1;                         // gradient of the activation, updated in place down the layers
   std::vector<int> outputs_;                     // per layer: its forward output of this micro-batch
@@ -102,12 +101,6 @@ void ComputeLowering::plan_weights() {
 }
 
 void ComputeLowering::start_micro_batch(int m) {
-  const std::int64_t bytes = request_.shape.batch * request_.shape.time * 2 * 4;
-  batch_ = add_transient(plan_, fmt::format("batch {}", m), Tier::device, Owner::batch, bytes);
-  Access source = part(read_of(plan_, plan_.batch_buffer, Role::source), m * bytes, (m + 1) * bytes);
-  timeline_.before(position(TaskKind::forward, 0, m) - 1,
-                   make_task(TaskKind::copy_batch, Lane::h2d, -1, m, bytes,
-                             {source, write_of(plan_, batch_, Role::destination)}));
   dactivation_ = add_transient(plan_, fmt::format("activation gradient, micro-batch {}", m), Tier::device,
                                Owner::activations, activation_bytes());
   outputs_.assign(plan_.layers.size(), -1);
@@ -117,7 +110,7 @@ void ComputeLowering::start_micro_batch(int m) {
 
 void ComputeLowering::add_forward_accesses(const ComputeOp& op, Task& task) {
   if (op.layer == 0) {
-    task.accesses.push_back(read_of(plan_, batch_, Role::batch));
+    task.accesses.push_back(batch_of(plan_, op.micro_batch));
   } else {
     task.accesses.push_back(read_of(plan_, outputs_[static_cast<std::size_t>(op.layer) - 1], Role::x));
   }
@@ -152,9 +145,10 @@ void ComputeLowering::add_backward_accesses(const ComputeOp& op, Task& task) {
     }
     return gradients_[g];
   };
-  if (op.layer == head_ || op.layer == 0) task.accesses.push_back(read_of(plan_, batch_, Role::batch));
+  if (op.layer == head_ || op.layer == 0) task.accesses.push_back(batch_of(plan_, op.micro_batch));
   if (op.layer > 0) task.accesses.push_back(read_of(plan_, input_of_backward(op), Role::x));
   if (op.layer == head_) {
+    task.accesses.push_back(read_of(plan_, plan_.verdict_buffer, Role::verdict));  // the loss scale
     task.accesses.push_back(write_of(plan_, dactivation_, Role::dx));
     task.accesses.push_back(part(write_of(plan_, statistics_, Role::loss), op.micro_batch * 8, op.micro_batch * 8 + 8));
   } else if (op.layer > 0) {
@@ -272,7 +266,7 @@ Timeline ComputeLowering::run() && {
   timeline_.before(end, make_task(TaskKind::drain_statistics, Lane::d2h, -1, -1, statistics_bytes,
                                   {read_of(plan_, statistics_, Role::source),
                                    write_of(plan_, plan_.statistics_buffer, Role::destination)}));
-  std::vector<Access> gate = {read_of(plan_, plan_.statistics_buffer, Role::square_sums)};
+  std::vector<Access> gate = {write_of(plan_, plan_.verdict_buffer, Role::verdict), read_of(plan_, plan_.statistics_buffer, Role::square_sums)};
   if (plan_.host_square_sums_buffer >= 0) gate.push_back(read_of(plan_, plan_.host_square_sums_buffer, Role::host_square_sums));
   // If a value is not finite, the gate looks for its tensor.
   for (const int gradient : finished_.buffer) gate.push_back(read_of(plan_, gradient, Role::gradient));

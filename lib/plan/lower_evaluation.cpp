@@ -28,11 +28,7 @@ Timeline lower_evaluation(Plan& plan) {
   const PlanRequest& request = plan.request;
   const std::size_t layers = plan.layers.size();
   Timeline timeline(layers);
-  const std::int64_t batch_bytes = request.shape.batch * request.shape.time * 2 * 4;
   const std::int64_t activation = request.shape.batch * request.shape.time * request.channels * size_of(request.dtype);
-  const int batch = add_transient(plan, "evaluation batch", Tier::device, Owner::batch, batch_bytes);
-  timeline.before(0, make_task(TaskKind::copy_batch, Lane::h2d, -1, 0, batch_bytes,
-                               {part(read_of(plan, plan.batch_buffer, Role::source), 0, batch_bytes), write_of(plan, batch, Role::destination)}));
   const int loss = add_transient(plan, "evaluation loss", Tier::device, Owner::statistics, 8);
   int x = -1;
   for (std::size_t l = 0; l < layers; ++l) {
@@ -49,7 +45,7 @@ Timeline lower_evaluation(Plan& plan) {
                                                            Owner::workspace, shape.forward_workspace), Role::workspace));
     }
     if (x >= 0) task.accesses.push_back(read_of(plan, x, Role::x));
-    if (l == 0 || l + 1 == layers) task.accesses.push_back(read_of(plan, batch, Role::batch));
+    if (l == 0 || l + 1 == layers) task.accesses.push_back(batch_of(plan, 0));
     if (l + 1 < layers) {
       x = add_transient(plan, fmt::format("evaluation output of {}", shape.name), Tier::device, Owner::activations, activation);
       task.accesses.push_back(write_of(plan, x, Role::y));

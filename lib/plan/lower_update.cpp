@@ -59,8 +59,9 @@ void UpdateLowering::send_weights(int t, int from) {
   const std::int64_t width = size_of(plan_.request.dtype);
   const std::int64_t bytes = tile.num_elements() * width;
   const Access home = part(write_of(plan_, layer.weights_buffer, Role::destination), tile.begin * width, tile.end * width);
+  const Access verdict = read_of(plan_, plan_.verdict_buffer, Role::verdict);
   const auto send = [&](TaskKind kind, Lane lane, std::int64_t moved, Access source, Access destination) {
-    Task task = make_task(kind, lane, tile.layer, -1, moved, {source, destination});
+    Task task = make_task(kind, lane, tile.layer, -1, moved, {source, destination, verdict});
     task.tile = t;
     outgoing_.back().push_back(std::move(task));
   };
@@ -89,7 +90,8 @@ void UpdateLowering::update(int t) {
                         tile.num_elements() * (24 + gradient_width + width),
                         {update_of(plan_, state, Role::state),
                          part(read_of(plan_, gradients_.buffer[static_cast<std::size_t>(tile.layer)], Role::gradient),
-                              tile.begin * gradient_width, tile.end * gradient_width)});
+                              tile.begin * gradient_width, tile.end * gradient_width),
+                         read_of(plan_, plan_.verdict_buffer, Role::verdict)});
   task.tile = t;
   outgoing_.emplace_back();
   if (layer.weights_tier == here) {
@@ -103,7 +105,8 @@ void UpdateLowering::update(int t) {
   emit(std::move(task));
   if (tile.tier == Tier::nvme) {
     Task write = make_task(TaskKind::write_tile, Lane::nvme_write, tile.layer, -1, tile.state_bytes(),
-                           {read_of(plan_, state, Role::source), write_of(plan_, tile.state_buffer, Role::destination)});
+                           {read_of(plan_, state, Role::source), write_of(plan_, tile.state_buffer, Role::destination),
+                            read_of(plan_, plan_.verdict_buffer, Role::verdict)});
     write.tile = t;
     outgoing_.back().push_back(std::move(write));
   }

@@ -21,7 +21,6 @@ std::string_view name_of(Owner owner) {
 
 std::string_view name_of(TaskKind kind) {
   switch (kind) {
-    case TaskKind::copy_batch: return "copy batch";
     case TaskKind::read_weights: return "read weights";
     case TaskKind::gather: return "gather";
     case TaskKind::forward: return "forward";

@@ -206,6 +206,7 @@ std::uint64_t Engine::state_hash() {
   return hash_state(impl_->plan, impl_->layers, impl_->gate.applied_steps(), impl_->state);
 }
 
+const Device& Engine::device() const { return *impl_->device; }
 const Plan& Engine::plan() const { return impl_->plan; }
 const Simulation& Engine::prediction() const { return impl_->prediction; }
 const MachineRates& Engine::rates() const { return impl_->rates; }

@@ -73,6 +73,7 @@ class Engine {
   // Drains, then hashes the state: see hash_state().
   std::uint64_t state_hash();
 
+  const Device& device() const;
   const Plan& plan() const;
   const Simulation& prediction() const;
   const MachineRates& rates() const;

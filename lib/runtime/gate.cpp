@@ -29,11 +29,11 @@ GateVerdict Gate::decide(double loss_sum, std::int64_t tokens, std::span<const d
     return verdict;
   }
   ++applied_steps_;
-  verdict.adam.learning_rate = static_cast<float>(verdict.learning_rate);
-  verdict.adam.beta1 = static_cast<float>(optimizer.beta1);
-  verdict.adam.beta2 = static_cast<float>(optimizer.beta2);
-  verdict.adam.epsilon = static_cast<float>(optimizer.epsilon);
-  verdict.adam.weight_decay = static_cast<float>(optimizer.weight_decay);
+  verdict.adam.learning_rate = verdict.learning_rate;
+  verdict.adam.beta1 = optimizer.beta1;
+  verdict.adam.beta2 = optimizer.beta2;
+  verdict.adam.epsilon = optimizer.epsilon;
+  verdict.adam.weight_decay = optimizer.weight_decay;
   verdict.adam.decoupled_decay = optimizer.decoupled_decay;
   verdict.adam.bias_correction = optimizer.bias_correction;
   verdict.adam.step = applied_steps_;

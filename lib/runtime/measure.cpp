@@ -63,7 +63,7 @@ double adam_bytes(Device& device) {
   constexpr std::int64_t n = 2 << 20, piece = 32 * 1024;
   std::vector<float> master(n), m(n), v(n);
   std::vector<std::uint16_t> gradient(n), weight(n);
-  const AdamParams params = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.0f, true, true, 1, 1.0f};
+  const AdamParams params = {1e-3, 0.9, 0.999, 1e-8, 0.0, true, true, 1, 1.0f};
   const double seconds = quickest(device, 4, [&] {
     parallel_for(ceil_div(n, piece), [&](std::int64_t p) {
       const auto at = static_cast<std::size_t>(p * piece);

@@ -1,0 +1,35 @@
+// What the command line says.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace spillway::app {
+
+// What both `train` and `plan` need to know.
+struct RunOptions {
+  std::string config;
+  std::string model;                 // preset or JSON file
+  std::vector<std::string> data;
+  std::string device = "auto";       // auto, host, cuda
+  std::int64_t steps = 0;
+  std::int64_t sequence_length = 0;  // 0: the model's context
+};
+
+struct TrainOptions {
+  RunOptions run;
+  std::vector<std::string> eval_data;
+  std::int64_t eval_every = 0;       // steps; 0: once, at the end
+  std::int64_t eval_batches = 16;    // most micro-batches per evaluation
+  std::string out;                   // folder of everything not named one by one
+  std::uint64_t seed = 1234;
+  std::string metrics, trace, summary, curve;
+};
+
+struct PlanOptions {
+  RunOptions run;
+  bool json = false;
+};
+
+}  // namespace spillway::app

@@ -1,0 +1,269 @@
+#include "app/run_report.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "memory/process_memory.h"
+#include "report/console.h"
+
+namespace spillway::app {
+
+namespace {
+
+constexpr std::int64_t kPrintEvery = 10;
+// A trace past this many tasks is no longer loaded with pleasure; later steps are left out.
+constexpr std::int64_t kMostTracedTasks = 200'000;
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::vector<std::string> lane_names() {
+  std::vector<std::string> names;
+  for (int lane = 0; lane < kLanes; ++lane) names.emplace_back(name_of(static_cast<Lane>(lane)));
+  return names;
+}
+
+std::string_view name_of_device(OffloadDevice device) {
+  switch (device) {
+    case OffloadDevice::none: return "none";
+    case OffloadDevice::cpu: return "cpu";
+    case OffloadDevice::nvme: return "nvme";
+  }
+  return "?";
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+TierBytes peaks_of(const Engine& engine) {
+  return {engine.measured_peak(Tier::device), engine.measured_peak(Tier::host), engine.measured_peak(Tier::nvme)};
+}
+
+TierBytes planned_peaks(const Plan& plan) {
+  return {plan.tiers[0].peak, plan.tiers[1].peak, plan.tiers[2].peak};
+}
+
+// "parameters on the host, optimizer state 4 tiles on the host and 12 on nvme"
+std::string placement_text(const Plan& plan) {
+  std::array<std::int64_t, kTiers> weights{}, state{};
+  for (const LayerPlan& layer : plan.layers) weights[static_cast<std::size_t>(layer.weights_tier)] += layer.num_elements;
+  for (const TilePlan& tile : plan.tiles) state[static_cast<std::size_t>(tile.tier)] += tile.num_elements();
+  const auto shares = [&](const std::array<std::int64_t, kTiers>& elements) {
+    std::string text;
+    for (int t = 0; t < kTiers; ++t) {
+      const std::int64_t n = elements[static_cast<std::size_t>(t)];
+      if (n > 0) text += fmt::format("{}{} {:.0f}%", text.empty() ? "" : ", ", name_of(static_cast<Tier>(t)), 100.0 * static_cast<double>(n) / static_cast<double>(plan.num_parameters()));
+    }
+    return text;
+  };
+  return fmt::format("weights: {}; optimizer state: {}", shares(weights), shares(state));
+}
+
+TraceEvent trace_event(const Plan& plan, std::size_t index, std::int64_t start_ns, std::int64_t duration_ns, std::int64_t step) {
+  const Task& task = plan.step.tasks[index];
+  const std::string_view layer = task.layer < 0 ? std::string_view() : plan.layers[static_cast<std::size_t>(task.layer)].name;
+  return {name_of(task.kind), static_cast<int>(task.lane), start_ns, duration_ns, step, layer, task.tile, task.bytes > 0 ? task.bytes : -1};
+}
+
+}  // namespace
+
+RunReport::RunReport(const TrainOptions& options, const Config& config, const ModelSpec& spec, double unigram_entropy)
+    : options_(options),
+      config_(config),
+      spec_(spec),
+      unigram_entropy_(unigram_entropy),
+      print_every_(config.steps_per_print > 0 ? config.steps_per_print : kPrintEvery) {
+  if (!options.metrics.empty()) metrics_.emplace(options.metrics);
+  const std::vector<std::string> lanes = lane_names();
+  if (!options.trace.empty()) trace_.emplace(options.trace, lanes);
+}
+
+void RunReport::show_plan(const Plan& plan) const {
+  const BatchShape& shape = plan.request.shape;
+  print(fmt::format("model {}: {} parameters in {} layers, {}; batch {} = {} x {} accumulation, {} tokens a step\n", spec_.name,
+                    human_count(plan.num_parameters()), plan.layers.size(), name_of(config_.dtype), config_.train_batch_size, shape.batch,
+                    config_.accumulation_steps, config_.train_batch_size * shape.time));
+  print(fmt::format("training state {}; {}\n{}", human_bytes(plan.state_bytes()), placement_text(plan), ledger_text(plan)));
+}
+
+void RunReport::start(Engine& engine) {
+  engine_ = &engine;
+  const Simulation& predicted = engine.prediction();
+  print(fmt::format("predicted step {:.0f} ms, bound by {}; plan {} of {} tasks\n", predicted.step_s * 1e3, name_of(predicted.binding),
+                    hex64(plan().hash), plan().step.tasks.size()));
+  if (metrics_) metrics_->write(start_record());
+}
+
+StartRecord RunReport::start_record() const {
+  StartRecord start;
+  start.model = spec_.name;
+  start.params = plan().num_parameters();
+  start.dtype = name_of(config_.dtype);
+  start.device = engine_->device().name();
+  start.zero_stage = config_.zero_stage;
+  start.offload_param = name_of_device(config_.offload_param.device);
+  start.offload_optimizer = name_of_device(config_.offload_optimizer.device);
+  start.world_size = config_.world_size;
+  start.micro_batch_size = config_.micro_batch_size;
+  start.accumulation_steps = config_.accumulation_steps;
+  start.train_batch_size = config_.train_batch_size;
+  start.sequence_length = plan().request.shape.time;
+  start.total_steps = options_.run.steps;
+  start.seed = options_.seed;
+  start.predicted_step_ms = engine_->prediction().step_s * 1e3;
+  start.binding_lane = name_of(engine_->prediction().binding);
+  start.planned = planned_peaks(plan());
+  return start;
+}
+
+StepRecord RunReport::record_of(const StepResult& result, double data_ms) const {
+  StepRecord record;
+  record.step = result.step;
+  record.loss = result.verdict.loss;
+  record.learning_rate = result.verdict.learning_rate;
+  record.gradient_norm = result.verdict.gradient_norm;
+  record.loss_scale = result.verdict.loss_scale;
+  record.skipped = result.verdict.skip;
+  record.step_ms = result.step_ms;
+  const double per_s = 1e3 / std::max(1e-6, result.step_ms);
+  record.samples_per_s = static_cast<double>(config_.train_batch_size) * per_s;
+  record.tokens_per_s = record.samples_per_s * static_cast<double>(plan().request.shape.time);
+  record.predicted_step_ms = engine_->prediction().step_s * 1e3;
+  record.data_ms = data_ms;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    record.lanes.push_back({std::string(name_of(static_cast<Lane>(lane))), last_busy_ms_[static_cast<std::size_t>(lane)]});
+  }
+  record.peak = peaks_of(*engine_);
+  return record;
+}
+
+// Takes in the lanes' times of the last step that has them.
+void RunReport::note_times() {
+  const std::optional<StepTimes> times = engine_->last_times();
+  if (!times) return;
+  ++timed_steps_;
+  last_busy_ms_ = times->busy_ms;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) busy_ms_[lane] += times->busy_ms[lane];
+  const auto tasks = static_cast<std::int64_t>(times->tasks.size());
+  if (!trace_ || traced_tasks_ + tasks > kMostTracedTasks) return;
+  traced_tasks_ += tasks;
+  trace_times(*times);
+}
+
+void RunReport::trace_times(const StepTimes& times) {
+  if (trace_origin_ns_ < 0) {
+    trace_origin_ns_ = times.tasks[0].start_ns;
+    for (const TaskTime& time : times.tasks) trace_origin_ns_ = std::min(trace_origin_ns_, time.start_ns);
+    trace_prediction();
+  }
+  for (std::size_t i = 0; i < times.tasks.size(); ++i) {
+    const TaskTime& time = times.tasks[i];
+    trace_->add(Timeline::measured, trace_event(plan(), i, time.start_ns - trace_origin_ns_, time.end_ns - time.start_ns, timed_steps_));
+  }
+}
+
+void RunReport::trace_prediction() {
+  for (const SimulatedTask& simulated : engine_->prediction().timeline) {
+    const auto ns = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
+    trace_->add(Timeline::predicted, trace_event(plan(), static_cast<std::size_t>(simulated.task), ns(simulated.start_s),
+                                                 ns(simulated.end_s - simulated.start_s), 1));
+  }
+}
+
+void RunReport::step(const StepResult& result, double data_ms) {
+  ++steps_;
+  note_times();
+  const StepRecord record = record_of(result, data_ms);
+  step_ms_.push_back(result.step_ms);
+  curve_.train.push_back({result.step, result.verdict.loss});
+  if (metrics_) metrics_->write(record);
+  const bool last = result.step == options_.run.steps;
+  if (result.step == 1 || last || result.step % print_every_ == 0 || result.verdict.skip) {
+    print(progress_line(record, options_.run.steps) + "\n");
+  }
+  if (result.verdict.skip) {
+    print(fmt::format("  step {} changed nothing: the gradient of {} is not finite; loss scale {} -> {}\n", result.step, result.non_finite_tensor,
+                      result.verdict.loss_scale, result.verdict.scaling.change == ScaleChange::halved ? result.verdict.loss_scale / 2 : result.verdict.loss_scale));
+  }
+}
+
+void RunReport::evaluation(std::int64_t step, double loss, std::int64_t targets, double ms) {
+  eval_loss_ = loss;
+  curve_.eval.push_back({step, loss});
+  if (metrics_) metrics_->write(EvalRecord{step, loss, targets, ms});
+  print(fmt::format("step {:>4} | eval loss {:.4f} over {} tokens\n", step, loss, with_thousands(targets)));
+}
+
+Summary RunReport::summary() const {
+  Summary summary;
+  summary.steps = steps_;
+  summary.skipped_steps = engine_->skipped_steps();
+  if (!curve_.train.empty()) {
+    summary.loss_first = curve_.train.front().loss;
+    summary.loss_last = curve_.train.back().loss;
+  }
+  summary.eval_loss = eval_loss_;
+  summary.step_ms_median = median(step_ms_);
+  const double tokens = static_cast<double>(config_.train_batch_size * plan().request.shape.time);
+  summary.tokens_per_s = summary.step_ms_median > 0.0 ? tokens * 1e3 / summary.step_ms_median : 0.0;
+  summary.predicted_step_ms = engine_->prediction().step_s * 1e3;
+  summary.binding_lane = name_of(engine_->prediction().binding);
+  summary.state_hash = hex64(engine_->state_hash());
+  summary.params = plan().num_parameters();
+  summary.state_bytes = plan().state_bytes();
+  const TierBytes used = peaks_of(*engine_);
+  summary.device = {used.device, plan().tiers[0].budget};
+  summary.host = {used.host, plan().tiers[1].budget};
+  summary.nvme = {used.nvme, plan().tiers[2].budget};
+  summary.rss_peak = peak_resident_bytes();
+  const double timed = static_cast<double>(std::max<std::int64_t>(1, timed_steps_));
+  for (int lane = 0; lane < kLanes; ++lane) {
+    summary.lanes.push_back({std::string(name_of(static_cast<Lane>(lane))), busy_ms_[static_cast<std::size_t>(lane)] / timed});
+  }
+  for (const Task& task : plan().step.tasks) {
+    if (task.lane == Lane::nvme_read) summary.nvme_read_bytes_per_step += static_cast<double>(task.bytes);
+    if (task.lane == Lane::nvme_write) summary.nvme_write_bytes_per_step += static_cast<double>(task.bytes);
+  }
+  summary.config_effective = config_.effective_json;
+  return summary;
+}
+
+std::vector<OutputFile> RunReport::write_files(const Summary& summary) {
+  std::vector<OutputFile> files;
+  if (!options_.curve.empty()) {
+    curve_.title = fmt::format("{} on {}", spec_.name, options_.run.data.front());
+    curve_.subtitle = placement_text(plan());
+    curve_.references = {{"unigram entropy of the text", unigram_entropy_}};
+    write_loss_curve(options_.curve, curve_);
+    files.push_back({"loss curve", options_.curve});
+  }
+  if (trace_) {
+    trace_->finish();
+    files.push_back({"trace", options_.trace});
+  }
+  if (metrics_) files.push_back({"metrics", options_.metrics});
+  if (!options_.summary.empty()) {
+    write_summary(options_.summary, summary);
+    files.push_back({"summary", options_.summary});
+  }
+  return files;
+}
+
+void RunReport::finish(int signal) {
+  note_times();
+  const Summary result = summary();
+  const std::vector<OutputFile> files = write_files(result);
+  if (signal != 0) print(fmt::format("ended by signal {} after step {}\n", signal, steps_));
+  print(closing_text(result, files));
+}
+
+}  // namespace spillway::app

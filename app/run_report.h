@@ -1,0 +1,73 @@
+// Everything a run tells: the plan before it, a line per step, the files, and the summary at the end.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/options.h"
+#include "report/console.h"
+#include "report/loss_curve.h"
+#include "report/metrics_writer.h"
+#include "report/summary.h"
+#include "report/trace_writer.h"
+#include "runtime/engine.h"
+#include "spillway/config.h"
+#include "spillway/model.h"
+#include "spillway/plan.h"
+
+namespace spillway::app {
+
+class RunReport {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Opens the files that are written during the run. Borrows what it is given.
+  RunReport(const TrainOptions& options, const Config& config, const ModelSpec& spec, double unigram_entropy);
+
+  Clock::time_point now() const { return Clock::now(); }
+  double ms_since(Clock::time_point start) const { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+  void show_plan(const Plan& plan) const;
+
+  // The engine that everything after this is about; borrowed.
+  void start(Engine& engine);
+  void step(const StepResult& result, double data_ms);
+  void evaluation(std::int64_t step, double loss, std::int64_t targets, double ms);
+
+  // The engine is drained. Writes what is written at the end and prints the summary.
+  void finish(int signal);
+
+ private:
+  StepRecord record_of(const StepResult& result, double data_ms) const;
+  StartRecord start_record() const;
+  void note_times();
+  void trace_times(const StepTimes& times);
+  void trace_prediction();
+  Summary summary() const;
+  std::vector<OutputFile> write_files(const Summary& summary);
+  const Plan& plan() const { return engine_->plan(); }
+
+  const TrainOptions& options_;
+  const Config& config_;
+  const ModelSpec& spec_;
+  Engine* engine_ = nullptr;
+  double unigram_entropy_;
+  std::int64_t print_every_;
+  std::optional<MetricsWriter> metrics_;
+  std::optional<TraceWriter> trace_;
+  LossCurve curve_;
+  std::vector<double> step_ms_;
+  std::int64_t steps_ = 0;
+  std::int64_t traced_tasks_ = 0;
+  std::int64_t timed_steps_ = 0;
+  std::array<double, kLanes> busy_ms_{};  // sum over timed steps
+  std::array<double, kLanes> last_busy_ms_{};
+  std::int64_t trace_origin_ns_ = -1;
+  std::optional<double> eval_loss_;
+};
+
+}  // namespace spillway::app

@@ -1,0 +1,84 @@
+#include "app/setup.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/parallel.h"
+#include "base/text.h"
+#include "memory/process_memory.h"
+#include "runtime/measure.h"
+#include "spillway/error.h"
+#include "spillway/ops.h"
+#include "spillway/swap_store.h"
+
+namespace spillway::app {
+
+namespace {
+
+// Left to the rest of the process (code, thread stacks, the libraries' own buffers) and to the system.
+constexpr std::int64_t kReserve = 512ll << 20;
+
+ModelSpec model_of(const std::string& name) {
+  const bool is_file = name.find('/') != std::string::npos || name.ends_with(".json");
+  return is_file ? load_model_spec(name) : model_preset(name);
+}
+
+std::unique_ptr<Device> open_device(const std::string& name, const Config& config) {
+  if (name == "cuda") return make_cuda_device(0);
+  if (name == "auto") {
+    const std::string reason = why_no_cuda_device();
+    if (reason.empty()) return make_cuda_device(0);
+    log_info("device: host (" + reason + ")");
+  }
+  HostDeviceOptions options;
+  options.threads = config.spillway.threads;
+  return make_host_device(options);
+}
+
+// Budgets left open are what the machine has. The host device takes its memory from the same place as the
+// host tier; under `fill`, where the budget decides what sinks, each gets half.
+void fill_in_budgets(const Config& config, PlanRequest& request) {
+  const std::int64_t available = std::max<std::int64_t>(0, available_memory() - kReserve);
+  auto& device = request.budgets[static_cast<std::size_t>(Tier::device)];
+  auto& host = request.budgets[static_cast<std::size_t>(Tier::host)];
+  auto& nvme = request.budgets[static_cast<std::size_t>(Tier::nvme)];
+  const bool fill = config.spillway.placement == PlacementPolicy::fill;
+  if (!device && fill) device = (available - host.value_or(available / 2));
+  if (!host) host = fill ? available - *device : available;
+  const std::string folder = nvme_folder(config);
+  if (!nvme && !folder.empty()) nvme = free_bytes(folder);
+}
+
+}  // namespace
+
+std::string nvme_folder(const Config& config) {
+  if (config.offload_optimizer.device == OffloadDevice::nvme) return config.offload_optimizer.nvme_path;
+  if (config.offload_param.device == OffloadDevice::nvme) return config.offload_param.nvme_path;
+  return {};
+}
+
+Setup prepare(const RunOptions& options) {
+  Setup setup;
+  setup.config = load_config(options.config, {1, options.steps});
+  for (const std::string& warning : setup.config.warnings) log_warning(warning);
+  setup.spec = model_of(options.model);
+  setup.layers = make_layers(setup.spec);
+  const std::int64_t time = options.sequence_length > 0 ? options.sequence_length : setup.spec.context;
+  if (time > setup.spec.context) {
+    throw ConfigError(fmt::format("--sequence-length {} is longer than the context of model '{}', which is {}; use at most {}", time,
+                                  setup.spec.name, setup.spec.context, setup.spec.context));
+  }
+  set_parallel_threads(setup.config.spillway.threads);
+  setup.device = open_device(options.device, setup.config);
+  setup.request = make_request(setup.config, setup.spec, setup.layers, time, host_scratch_sizes());
+  fill_in_budgets(setup.config, setup.request);
+  setup.rates = setup.config.spillway.profile.empty()
+                    ? measure_host_rates(*setup.device, setup.spec, setup.request.shape, setup.config.dtype, nvme_folder(setup.config),
+                                         setup.config.spillway.io_engine)
+                    : load_rates(setup.config.spillway.profile);
+  return setup;
+}
+
+}  // namespace spillway::app

@@ -1,0 +1,32 @@
+// From a command line to a model, a configuration, a device and the request for a plan.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "app/options.h"
+#include "spillway/config.h"
+#include "spillway/cost.h"
+#include "spillway/device.h"
+#include "spillway/model.h"
+#include "spillway/plan.h"
+
+namespace spillway::app {
+
+struct Setup {
+  Config config;
+  ModelSpec spec;
+  std::vector<std::unique_ptr<Layer>> layers;
+  std::unique_ptr<Device> device;
+  PlanRequest request;
+  MachineRates rates;
+};
+
+// Loads, validates, opens the device, fills in the budgets the configuration leaves open from what the
+// machine has, and measures (or loads) the machine's rates. Throws spillway::Error.
+Setup prepare(const RunOptions& options);
+
+// The folder of the NVMe tier, or empty if the configuration uses none.
+std::string nvme_folder(const Config& config);
+
+}  // namespace spillway::app

@@ -1,0 +1,56 @@
+// Trains a tiny model in process, for tests that compare runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/engine.h"
+#include "spillway/config.h"
+
+namespace spillway::testing {
+
+struct RunSetup {
+  Config config;
+  ModelSpec spec;
+  std::int64_t time = 32;
+  int steps = 20;
+  int chaos_us = 0;               // of streams and lanes
+  std::uint64_t chaos_seed = 1;
+  bool rehearse = false;
+  std::function<void(Plan&)> edit_plan;                   // after planning
+  std::function<void(Engine&, int step)> before_step;
+};
+
+struct RunResult {
+  std::uint64_t state_hash = 0;
+  std::vector<StepResult> steps;
+};
+
+// bf16, AdamW, clipping on, micro-batch 2, no accumulation: the tests change what they are about.
+RunSetup tiny_run();
+
+// A fresh folder on a real file system, removed with the object.
+class ScratchFolder {
+ public:
+  ScratchFolder();
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The plan the setup would get, whether it fits or not.
+Plan plan_of(const RunSetup& setup);
+
+std::unique_ptr<Engine> make_engine(const RunSetup& setup);
+
+// Deterministic tokens: sample `sample` of every run is the same, however it is cut into micro-batches.
+void fill_batch(Engine& engine, const RunSetup& setup, int step);
+
+RunResult train(const RunSetup& setup);
+
+}  // namespace spillway::testing
