@@ -42,7 +42,7 @@ FENCE = [
              r"|(cuda|cub|thrust|cooperative_groups|nvtx3)/.*", r"gpu/.*"),
     ("NCCL", r"nccl[^/]*\.h", r"gpu/.*"),
     ("MPI", r"mpi\.h", r"lib/comm/[^/]+\.cpp"),
-    ("nlohmann/json", r"nlohmann/.*", r"lib/(config|checkpoint|report)/[^/]+\.cpp"),
+    ("nlohmann/json", r"nlohmann/.*", r"(lib/(config|checkpoint|report)|tests)/[^/]+\.cpp"),
     ("CLI11", r"CLI/.*|CLI11\.hpp", r"app/.*"),
     ("fmt", r"fmt/.*", r".*\.cpp"),
     ("xxHash", r"xxhash\.h|xxh3\.h", r"lib/base/[^/]+\.cpp"),

@@ -15,20 +15,6 @@ namespace {
 
 int digits(std::int64_t value) { return static_cast<int>(std::to_string(value).size()); }
 
-std::int64_t total_of(const LedgerTier& tier) {
-  if (tier.total) return *tier.total;
-  std::int64_t sum = 0;
-  for (const LedgerRow& row : tier.rows) sum += row.bytes;
-  return sum;
-}
-
-std::string verdict(std::int64_t total, std::int64_t budget) {
-  if (total <= budget) return fmt::format("fits, {} free", human_bytes(budget - total));
-  return fmt::format("does not fit: {} B too many", with_thousands(total - budget));
-}
-
-constexpr std::string_view kTotal = "total", kBudget = "budget";
-
 }  // namespace
 
 std::string with_thousands(std::int64_t value) {
@@ -63,36 +49,6 @@ std::string progress_line(const StepRecord& r, std::int64_t total_steps) {
   }
   if (r.skipped) fmt::format_to(to, " | skipped: gradient not finite, loss scale {:g}", r.loss_scale);
   return line;
-}
-
-std::string ledger_table(std::span<const LedgerTier> tiers) {
-  std::size_t owner_width = kBudget.size(), bytes_width = 0;
-  for (const LedgerTier& tier : tiers) {
-    for (const LedgerRow& row : tier.rows) {
-      owner_width = std::max(owner_width, row.owner.size());
-      bytes_width = std::max(bytes_width, with_thousands(row.bytes).size());
-    }
-    bytes_width = std::max(
-        {bytes_width, with_thousands(total_of(tier)).size(), with_thousands(tier.budget.value_or(0)).size()});
-  }
-  std::string table;
-  const auto to = std::back_inserter(table);
-  const auto line = [&](std::string_view owner, std::int64_t bytes, std::string_view note) {
-    fmt::format_to(to, "  {:<{}}  {:>10}  {:>{}} B{}{}\n", owner, owner_width, human_bytes(bytes),
-                   with_thousands(bytes), bytes_width, note.empty() ? "" : "  ", note);
-  };
-  for (const LedgerTier& tier : tiers) {
-    fmt::format_to(to, "{}\n", tier.name);
-    for (const LedgerRow& row : tier.rows) line(row.owner, row.bytes, "");
-    const std::int64_t total = total_of(tier);
-    line(kTotal, total, tier.total ? "at the peak" : "");
-    if (tier.budget) {
-      line(kBudget, *tier.budget, verdict(total, *tier.budget));
-    } else {
-      fmt::format_to(to, "  {:<{}}  {:>10}\n", kBudget, owner_width, "no limit");
-    }
-  }
-  return table;
 }
 
 std::string closing_text(const Summary& s, std::span<const OutputFile> files) {

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "report/metrics.h"
 #include "report/summary.h"
@@ -22,22 +20,6 @@ std::string human_duration(double ms);
 //   step  120/1000 | loss 2.3411 | lr 3.00e-04 | norm 1.24 | 1,234 tok/s | 412 ms (predicted 398 ms) | cpu 22%
 // Lanes show their busy share of the step. A skipped step says so, with the loss scale.
 std::string progress_line(const StepRecord& record, std::int64_t total_steps);
-
-struct LedgerRow {
-  std::string owner = {};
-  std::int64_t bytes = 0;
-};
-
-struct LedgerTier {
-  std::string name = {};  // "device", "host", "nvme"
-  std::vector<LedgerRow> rows = {};
-  std::optional<std::int64_t> total = {};  // peak, where rows share memory over time; none: the sum of the rows
-  std::optional<std::int64_t> budget = {};  // none: no limit
-};
-
-// A table with one section per tier: rows with sizes, total, budget, and whether it fits, to the byte.
-// Ends in a newline.
-std::string ledger_table(std::span<const LedgerTier> tiers);
 
 // A file to look at after a run, and what it shows.
 struct OutputFile {
