@@ -9,7 +9,7 @@ source scripts/setup.sh
 source scripts/build.sh
 
 usage="usage: ./demo.sh [--steps N]"
-steps=200
+steps=120
 while (($#)); do
   case $1 in
     --steps)

@@ -152,11 +152,28 @@ void RunReport::note_times() {
   if (!times) return;
   ++timed_steps_;
   last_busy_ms_ = times->busy_ms;
-  for (std::size_t lane = 0; lane < kLanes; ++lane) busy_ms_[lane] += times->busy_ms[lane];
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    busy_ms_[lane] += times->busy_ms[lane];
+    unprinted_busy_ms_[lane] += times->busy_ms[lane];
+  }
+  if (!step_ms_.empty()) unprinted_ms_ += step_ms_.back();  // times come one step late
   const auto tasks = static_cast<std::int64_t>(times->tasks.size());
   if (!trace_ || traced_tasks_ + tasks > kMostTracedTasks) return;
   traced_tasks_ += tasks;
   trace_times(*times);
+}
+
+std::vector<LaneShare> RunReport::lane_shares() {
+  std::vector<LaneShare> shares;
+  if (unprinted_ms_ <= 0.0) return shares;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    // A lane's work of a step may begin under the step before: the share of a short stretch can round past 1.
+    const double share = std::min(1.0, unprinted_busy_ms_[static_cast<std::size_t>(lane)] / unprinted_ms_);
+    shares.push_back({std::string(name_of(static_cast<Lane>(lane))), share});
+  }
+  unprinted_busy_ms_.fill(0.0);
+  unprinted_ms_ = 0.0;
+  return shares;
 }
 
 void RunReport::trace_times(const StepTimes& times) {
@@ -188,7 +205,7 @@ void RunReport::step(const StepResult& result, double data_ms) {
   if (metrics_) metrics_->write(record);
   const bool last = result.step == options_.run.steps;
   if (result.step == 1 || last || result.step % print_every_ == 0 || result.verdict.skip) {
-    print(progress_line(record, options_.run.steps) + "\n");
+    print(progress_line(record, options_.run.steps, lane_shares()) + "\n");
   }
   if (result.verdict.skip) {
     print(fmt::format("  step {} changed nothing: the gradient of {} is not finite; loss scale {} -> {}\n", result.step, result.non_finite_tensor,

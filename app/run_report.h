@@ -45,6 +45,7 @@ class RunReport {
   StepRecord record_of(const StepResult& result, double data_ms) const;
   StartRecord start_record() const;
   void note_times();
+  std::vector<LaneShare> lane_shares();
   void trace_times(const StepTimes& times);
   void trace_prediction();
   Summary summary() const;
@@ -66,6 +67,8 @@ class RunReport {
   std::int64_t timed_steps_ = 0;
   std::array<double, kLanes> busy_ms_{};  // sum over timed steps
   std::array<double, kLanes> last_busy_ms_{};
+  std::array<double, kLanes> unprinted_busy_ms_{};  // since the last line, of the steps whose times are known
+  double unprinted_ms_ = 0.0;                       // and how long those steps took
   std::int64_t trace_origin_ns_ = -1;
   std::optional<double> eval_loss_;
 };

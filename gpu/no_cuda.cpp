@@ -7,7 +7,7 @@ namespace spillway {
 std::string why_no_cuda_device() { return "this build has no CUDA device"; }
 
 std::unique_ptr<Device> make_cuda_device(int) {
-  throw DeviceError("[cuda] cannot open the device: " + why_no_cuda_device() + "; use --device host");
+  throw DeviceError("[cuda] open the device: " + why_no_cuda_device() + "; use --device host");
 }
 
 }  // namespace spillway

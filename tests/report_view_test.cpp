@@ -131,15 +131,14 @@ TEST(Console, ProgressLineShowsTheStep) {
                     .tokens_per_s = 1234.4,
                     .step_ms = 412,
                     .predicted_step_ms = 1398,
-                    .lanes = {{"compute", 383}, {"cpu", 90}},
                     .peak = {}};
-  EXPECT_EQ(progress_line(record, 1000),
+  const LaneShare lanes[] = {{"compute", 0.93}, {"h2d", 0.0}, {"cpu", 0.22}};
+  EXPECT_EQ(progress_line(record, 1000, lanes),
             "step    7/1000 | loss 2.3411 | lr 3.00e-04 | norm 1.23 | 1,234 tok/s | 412 ms (predicted 1.4 s) | "
             "compute 93% cpu 22%");
   record.skipped = true;
-  record.lanes.clear();
   record.gradient_norm = kInfinity;
-  EXPECT_EQ(progress_line(record, 7),
+  EXPECT_EQ(progress_line(record, 7, {}),
             "step 7/7 | loss 2.3411 | lr 3.00e-04 | norm inf | 1,234 tok/s | 412 ms (predicted 1.4 s) | "
             "skipped: gradient not finite, "
             "loss scale 32768");

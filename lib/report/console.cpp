@@ -34,7 +34,7 @@ std::string human_duration(double ms) {
   return fmt::format("{} h {:02} min", seconds / 3600, seconds % 3600 / 60);
 }
 
-std::string progress_line(const StepRecord& r, std::int64_t total_steps) {
+std::string progress_line(const StepRecord& r, std::int64_t total_steps, std::span<const LaneShare> lanes) {
   std::string line;
   const auto to = std::back_inserter(line);
   fmt::format_to(to, "step {:>{}}/{} | loss {:.4f} | lr {:.2e} | norm {:.3g} | {} tok/s | {} (predicted {})",
@@ -42,9 +42,9 @@ std::string progress_line(const StepRecord& r, std::int64_t total_steps) {
                  with_thousands(std::llround(r.tokens_per_s)), human_duration(r.step_ms),
                  human_duration(r.predicted_step_ms));
   std::string_view separator = " | ";
-  for (const LaneTime& lane : r.lanes) {
-    const double share = r.step_ms > 0.0 ? lane.busy_ms / r.step_ms : 0.0;
-    fmt::format_to(to, "{}{} {:.0f}%", separator, lane.lane, 100.0 * share);
+  for (const LaneShare& lane : lanes) {
+    if (lane.share == 0.0) continue;
+    fmt::format_to(to, "{}{} {:.0f}%", separator, lane.lane, 100.0 * lane.share);
     separator = " ";
   }
   if (r.skipped) fmt::format_to(to, " | skipped: gradient not finite, loss scale {:g}", r.loss_scale);

@@ -81,7 +81,7 @@ class Engine {
   SwapStore* store();
   std::int64_t applied_steps() const;
   std::int64_t skipped_steps() const;
-  // Highest byte any executed task has touched on the tier.
+  // Highest byte of the tier's arena that has been in use so far.
   std::int64_t measured_peak(Tier tier) const;
 
  private:

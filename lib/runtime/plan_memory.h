@@ -26,19 +26,20 @@ class PlanMemory {
     return {at(access.buffer) + access.begin, static_cast<std::size_t>(access.end - access.begin)};
   }
 
-  // Notes that a task really used these bytes. Thread-safe.
-  void note_use(const Task& task) {
-    for (const Access& access : task.accesses) {
-      const Buffer& b = plan_.buffers[static_cast<std::size_t>(access.buffer)];
-      std::atomic<std::int64_t>& high = high_water_[static_cast<std::size_t>(b.tier)];
-      const std::int64_t end = b.offset + access.end;
-      std::int64_t seen = high.load(std::memory_order_relaxed);
-      while (seen < end && !high.compare_exchange_weak(seen, end, std::memory_order_relaxed)) {
-      }
+  // Notes that the bytes of a buffer up to `end` are really used. Thread-safe.
+  void note_use(int buffer, std::int64_t end) {
+    const Buffer& b = plan_.buffers[static_cast<std::size_t>(buffer)];
+    std::atomic<std::int64_t>& high = high_water_[static_cast<std::size_t>(b.tier)];
+    std::int64_t seen = high.load(std::memory_order_relaxed);
+    while (seen < b.offset + end && !high.compare_exchange_weak(seen, b.offset + end, std::memory_order_relaxed)) {
     }
   }
 
-  // The highest byte any executed task has touched, per tier.
+  void note_use(const Task& task) {
+    for (const Access& access : task.accesses) note_use(access.buffer, access.end);
+  }
+
+  // The highest byte in use so far, per tier.
   std::int64_t high_water(Tier tier) const { return high_water_[static_cast<std::size_t>(tier)].load(std::memory_order_relaxed); }
 
  private:

@@ -14,7 +14,9 @@ StateAccess::StateAccess(const Plan& plan, PlanMemory& memory, Device& device, S
 
 std::byte* StateAccess::state_address(int tile) const {
   const TilePlan& t = plan_.tiles[static_cast<std::size_t>(tile)];
-  return memory_.at(t.tier == Tier::host ? t.state_buffer : plan_.maintenance_buffer);
+  const int buffer = t.tier == Tier::host ? t.state_buffer : plan_.maintenance_buffer;
+  memory_.note_use(buffer, t.state_bytes());
+  return memory_.at(buffer);
 }
 
 TileState StateAccess::view(int tile) const {
@@ -85,6 +87,7 @@ void StateAccess::store_weights(int tile) {
   std::int64_t state_bytes = 0;
   for (const TilePlan& other : plan_.tiles) state_bytes = std::max(state_bytes, other.state_bytes());
   std::byte* staged = memory_.at(plan_.maintenance_buffer) + state_bytes;
+  memory_.note_use(plan_.maintenance_buffer, state_bytes + t.num_elements() * size_of(dtype));
   round_all(view(tile).master, dtype, staged);
   const std::int64_t bytes = t.num_elements() * size_of(dtype);
   if (layer.weights_tier == Tier::nvme) {
