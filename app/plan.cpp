@@ -36,7 +36,7 @@ std::string rates_text(const MachineRates& rates) {
 
 int plan(const PlanOptions& options) {
   Setup setup = prepare(options.run);
-  const Plan plan = make_plan(setup.request);
+  const Plan plan = plan_for_machine(setup.request);
   const Simulation simulation = simulate(plan.step, task_seconds(plan.step, setup.rates), setup.rates);
   std::string text;
   if (options.json) {

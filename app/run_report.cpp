@@ -156,6 +156,10 @@ void RunReport::note_times() {
     busy_ms_[lane] += times->busy_ms[lane];
     unprinted_busy_ms_[lane] += times->busy_ms[lane];
   }
+  last_kind_ms_.fill(0.0);
+  for (std::size_t i = 0; i < times->tasks.size(); ++i) {
+    last_kind_ms_[static_cast<std::size_t>(plan().step.tasks[i].kind)] += static_cast<double>(times->tasks[i].end_ns - times->tasks[i].start_ns) * 1e-6;
+  }
   if (!step_ms_.empty()) unprinted_ms_ += step_ms_.back();  // times come one step late
   const auto tasks = static_cast<std::int64_t>(times->tasks.size());
   if (!trace_ || traced_tasks_ + tasks > kMostTracedTasks) return;
@@ -174,6 +178,16 @@ std::vector<LaneShare> RunReport::lane_shares() {
   unprinted_busy_ms_.fill(0.0);
   unprinted_ms_ = 0.0;
   return shares;
+}
+
+// Where the lanes spent the step before, by kind of task; lanes overlap, so this adds up to more than the step.
+std::string RunReport::breakdown_text() const {
+  std::string text;
+  for (int kind = 0; kind < kTaskKinds; ++kind) {
+    const double ms = last_kind_ms_[static_cast<std::size_t>(kind)];
+    if (ms > 0.0) text += fmt::format("{}{} {:.1f} ms", text.empty() ? "  " : " | ", name_of(static_cast<TaskKind>(kind)), ms);
+  }
+  return text.empty() ? text : text + "\n";
 }
 
 void RunReport::trace_times(const StepTimes& times) {
@@ -206,6 +220,7 @@ void RunReport::step(const StepResult& result, double data_ms) {
   const bool last = result.step == options_.run.steps;
   if (result.step == 1 || last || result.step % print_every_ == 0 || result.verdict.skip) {
     print(progress_line(record, options_.run.steps, lane_shares()) + "\n");
+    if (config_.wall_clock_breakdown) print(breakdown_text());
   }
   if (result.verdict.skip) {
     print(fmt::format("  step {} changed nothing: the gradient of {} is not finite; loss scale {} -> {}\n", result.step, result.non_finite_tensor,

@@ -46,6 +46,7 @@ class RunReport {
   StartRecord start_record() const;
   void note_times();
   std::vector<LaneShare> lane_shares();
+  std::string breakdown_text() const;
   void trace_times(const StepTimes& times);
   void trace_prediction();
   Summary summary() const;
@@ -67,6 +68,7 @@ class RunReport {
   std::int64_t timed_steps_ = 0;
   std::array<double, kLanes> busy_ms_{};  // sum over timed steps
   std::array<double, kLanes> last_busy_ms_{};
+  std::array<double, kTaskKinds> last_kind_ms_{};   // by kind of task, for wall_clock_breakdown
   std::array<double, kLanes> unprinted_busy_ms_{};  // since the last line, of the steps whose times are known
   double unprinted_ms_ = 0.0;                       // and how long those steps took
   std::int64_t trace_origin_ns_ = -1;

@@ -53,7 +53,28 @@ void fill_in_budgets(const Config& config, PlanRequest& request) {
 
 }  // namespace
 
+// The host device's arena and the host tier come out of the same memory.
+Plan plan_for_machine(const PlanRequest& request) {
+  Plan plan = make_plan(request);
+  const TierUse& device = plan.tiers[static_cast<std::size_t>(Tier::device)];
+  const std::int64_t arena = device.budget.value_or(device.peak);
+  const std::int64_t host = plan.tiers[static_cast<std::size_t>(Tier::host)].peak;
+  const std::int64_t available = available_memory() - kReserve;
+  if (arena + host > available) {
+    throw MemoryError(fmt::format("[memory] {} for the device arena and {} on the host are more than the {} this machine has available "
+                                  "(less {} kept free); nothing was started\n{}lower spillway.device_memory, or offload to nvme",
+                                  human_bytes(arena), human_bytes(host), human_bytes(available), human_bytes(kReserve), ledger_text(plan)));
+  }
+  return plan;
+}
+
 std::string nvme_folder(const Config& config) {
+  const bool both = config.offload_param.device == OffloadDevice::nvme && config.offload_optimizer.device == OffloadDevice::nvme;
+  if (both && config.offload_param.nvme_path != config.offload_optimizer.nvme_path) {
+    throw ConfigError(fmt::format("zero_optimization.offload_param.nvme_path is \"{}\" and offload_optimizer.nvme_path is \"{}\"; "
+                                  "this version swaps to one folder: give both the same",
+                                  config.offload_param.nvme_path, config.offload_optimizer.nvme_path));
+  }
   if (config.offload_optimizer.device == OffloadDevice::nvme) return config.offload_optimizer.nvme_path;
   if (config.offload_param.device == OffloadDevice::nvme) return config.offload_param.nvme_path;
   return {};

@@ -26,6 +26,9 @@ struct Setup {
 // machine has, and measures (or loads) the machine's rates. Throws spillway::Error.
 Setup prepare(const RunOptions& options);
 
+// The plan of make_plan(), which the machine's memory can hold as well. Throws MemoryError.
+Plan plan_for_machine(const PlanRequest& request);
+
 // The folder of the NVMe tier, or empty if the configuration uses none.
 std::string nvme_folder(const Config& config);
 

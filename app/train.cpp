@@ -85,7 +85,7 @@ Training::Training(const TrainOptions& options)
     eval_data_ = std::make_unique<TokenData>(options.eval_data, setup_.spec.vocabulary);
     windows_ = std::make_unique<EvalWindows>(*eval_data_, setup_.request.shape.time);
   }
-  Plan plan = make_plan(setup_.request);
+  Plan plan = plan_for_machine(setup_.request);
   report_ = std::make_unique<RunReport>(options_, setup_.config, setup_.spec, unigram_entropy(data_, setup_.spec.vocabulary));
   report_->show_plan(plan);
   EngineOptions engine_options;

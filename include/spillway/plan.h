@@ -51,6 +51,8 @@ enum class TaskKind : std::uint8_t {
   write_weights,    // nvme_write  a tile's new 16-bit weights to NVMe
 };
 
+inline constexpr int kTaskKinds = static_cast<int>(TaskKind::write_weights) + 1;
+
 std::string_view name_of(TaskKind kind);
 
 // What the bytes of a buffer are, for the ledger.
