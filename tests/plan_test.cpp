@@ -114,6 +114,30 @@ TEST(Plan, RefusalProposesChangesThatFit) {
   EXPECT_TRUE(build_plan(request).fits());
 }
 
+// Where no single change is enough, several together are proposed, and they fit.
+TEST(Plan, RefusalCombinesChangesWhenOneIsNotEnough) {
+  PlanRequest request = small_request();
+  request.layers_for = [](const BatchShape& shape) {
+    std::vector<LayerShape> layers = small_request().layers;
+    for (LayerShape& layer : layers) {
+      layer.forward_workspace = layer.forward_workspace * shape.batch / 2;
+      layer.backward_workspace = layer.backward_workspace * shape.batch / 2;
+    }
+    return layers;
+  };
+  PlanRequest small = request;
+  small.offload_optimizer = OffloadDevice::cpu;
+  small.offload_param = OffloadDevice::cpu;
+  small.shape.batch = 1;
+  small.accumulation_steps = 2;
+  small.layers = small.layers_for(small.shape);
+  small.budgets[0] = 1;  // as little as it can
+  request.budgets[0] = build_plan(small).tiers[0].peak;
+  const std::string text = refusal_text(build_plan(request));
+  EXPECT_NE(text.find("offload_optimizer.device: \"cpu\", and "), std::string::npos) << text;
+  EXPECT_NE(text.find("train_micro_batch_size_per_gpu: 1 with gradient_accumulation_steps: 2"), std::string::npos) << text;
+}
+
 TEST(Plan, FillSinksOnlyAsMuchAsTheBudgetsAsk) {
   PlanRequest request = small_request();
   request.placement = PlacementPolicy::fill;

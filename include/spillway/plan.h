@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -175,6 +176,8 @@ struct LayerShape {
 
 struct PlanRequest {
   std::vector<LayerShape> layers;  // embedding, blocks, head
+  // The same layers for another batch shape, so that a refusal can propose one; empty: it does not.
+  std::function<std::vector<LayerShape>(const BatchShape&)> layers_for;
   BatchShape shape;                // of one micro-batch
   std::int64_t channels = 0;
   std::int64_t accumulation_steps = 1;
@@ -193,7 +196,7 @@ struct PlanRequest {
   std::array<std::optional<std::int64_t>, kTiers> budgets;
 };
 
-// The request for a model under a configuration. `layers` are make_layers()'s.
+// The request for a model under a configuration. `layers` are make_layers()'s; request.layers_for borrows them.
 PlanRequest make_request(const Config& config, const ModelSpec& spec,
                          const std::vector<std::unique_ptr<Layer>>& layers, std::int64_t sequence_length,
                          const ScratchSizes& scratch);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/text.h"
 #include "spillway/plan.h"
@@ -19,73 +20,107 @@ std::string verdict(const TierUse& use) {
   return fmt::format("budget {} ({} B): {} B too small", human_bytes(*use.budget), *use.budget, use.peak - *use.budget);
 }
 
-struct Change {
-  std::string text;  // what the user writes
-  std::function<bool(PlanRequest&)> apply;  // false: makes no difference here
-};
+// Changes the request and returns what the user writes for it; empty if it makes no difference here.
+using Change = std::function<std::string(PlanRequest&)>;
 
-std::vector<Change> possible_changes() {
-  std::vector<Change> changes;
-  const auto lower_optimizer = [](OffloadDevice device) {
-    return [device](PlanRequest& r) {
-      if (r.offload_optimizer >= device) return false;
-      r.offload_optimizer = device;
-      r.offload_optimizer_ratio = 1.0;
-      return true;
-    };
+Change lower_optimizer(OffloadDevice device, std::string text) {
+  return [device, text](PlanRequest& r) {
+    if (r.offload_optimizer >= device) return std::string();
+    r.offload_optimizer = device;
+    r.offload_optimizer_ratio = 1.0;
+    return text;
   };
-  const auto lower_param = [](OffloadDevice device) {
-    return [device](PlanRequest& r) {
-      if (r.offload_param >= device) return false;
-      r.offload_param = device;
-      r.offload_param_ratio = 1.0;
-      return true;
-    };
-  };
-  changes.push_back({"zero_optimization.offload_optimizer.device: \"cpu\"", lower_optimizer(OffloadDevice::cpu)});
-  changes.push_back({"zero_optimization.offload_optimizer.device: \"nvme\" (with nvme_path)", lower_optimizer(OffloadDevice::nvme)});
-  changes.push_back({"zero_optimization.stage: 3 with offload_param.device: \"cpu\"", lower_param(OffloadDevice::cpu)});
-  changes.push_back({"zero_optimization.stage: 3 with offload_param.device: \"nvme\" (with nvme_path)", lower_param(OffloadDevice::nvme)});
-  changes.push_back({"activation_checkpointing.cpu_checkpointing: true", [](PlanRequest& r) {
-                       return !std::exchange(r.activations_on_host, true);
-                     }});
-  changes.push_back({"half the train_micro_batch_size_per_gpu, twice the gradient_accumulation_steps", [](PlanRequest& r) {
-                       if (r.shape.batch % 2 != 0) return false;
-                       r.shape.batch /= 2;
-                       r.accumulation_steps *= 2;
-                       for (LayerShape& layer : r.layers) {
-                         layer.forward_workspace = layer.forward_workspace / 2 + 4096;
-                         layer.backward_workspace = layer.backward_workspace / 2 + 4096;
-                       }
-                       return true;
-                     }});
-  for (const std::int64_t tile : {std::int64_t{1} << 20, std::int64_t{1} << 16}) {
-    changes.push_back({fmt::format("spillway.tile_size: {}", tile), [tile](PlanRequest& r) {
-                         if (r.tile_size <= tile) return false;
-                         r.tile_size = tile;
-                         return true;
-                       }});
-  }
-  changes.push_back({"spillway.prefetch_depth: 1", [](PlanRequest& r) { return std::exchange(r.prefetch_depth, 1) > 1; }});
-  return changes;
 }
 
-// Single changes first, then pairs; each is planned anew, so what is printed is known to fit.
+Change lower_param(OffloadDevice device, std::string text) {
+  return [device, text](PlanRequest& r) {
+    if (r.offload_param >= device) return std::string();
+    r.offload_param = device;
+    r.offload_param_ratio = 1.0;
+    return text;
+  };
+}
+
+// The same global batch in micro-batches of another size.
+std::string rebatch(PlanRequest& r, std::int64_t batch, std::int64_t accumulation) {
+  if (!r.layers_for || batch < 1 || batch == r.shape.batch) return {};
+  r.shape.batch = batch;
+  r.accumulation_steps = accumulation;
+  r.layers = r.layers_for(r.shape);
+  return fmt::format("train_micro_batch_size_per_gpu: {} with gradient_accumulation_steps: {}", batch, accumulation);
+}
+
+Change smaller_tiles(std::int64_t size) {
+  return [size](PlanRequest& r) {
+    if (r.tile_size <= size) return std::string();
+    r.tile_size = size;
+    return fmt::format("spillway.tile_size: {}", size);
+  };
+}
+
+std::vector<Change> possible_changes() {
+  return {
+      lower_optimizer(OffloadDevice::cpu, "zero_optimization.offload_optimizer.device: \"cpu\""),
+      lower_optimizer(OffloadDevice::nvme, "zero_optimization.offload_optimizer.device: \"nvme\" (with nvme_path)"),
+      lower_param(OffloadDevice::cpu, "zero_optimization.stage: 3 with offload_param.device: \"cpu\""),
+      lower_param(OffloadDevice::nvme, "zero_optimization.stage: 3 with offload_param.device: \"nvme\" (with nvme_path)"),
+      [](PlanRequest& r) {
+        return std::string(std::exchange(r.activations_on_host, true) ? "" : "activation_checkpointing.cpu_checkpointing: true");
+      },
+      [](PlanRequest& r) {
+        return r.shape.batch % 2 == 0 ? rebatch(r, r.shape.batch / 2, r.accumulation_steps * 2) : std::string();
+      },
+      [](PlanRequest& r) { return rebatch(r, r.shape.batch * r.accumulation_steps, 1); },
+      smaller_tiles(1 << 20),
+      smaller_tiles(1 << 16),
+      [](PlanRequest& r) { return std::string(std::exchange(r.prefetch_depth, 1) > 1 ? "spillway.prefetch_depth: 1" : ""); },
+  };
+}
+
+std::int64_t excess_bytes(const Plan& plan) {
+  std::int64_t excess = 0;
+  for (const TierUse& use : plan.tiers) excess += use.fits() ? 0 : use.peak - *use.budget;
+  return excess;
+}
+
+// Changes taken one after the other, each if it brings the plan closer, until it fits; empty if it never does.
+std::string combined_change(const PlanRequest& request, const std::vector<Change>& changes) {
+  constexpr int kRounds = 4;
+  PlanRequest current = request;
+  std::int64_t excess = excess_bytes(build_plan(current));
+  std::vector<std::string> texts(changes.size());
+  for (int round = 0; round < kRounds && excess > 0; ++round) {
+    for (std::size_t i = 0; i < changes.size() && excess > 0; ++i) {
+      PlanRequest changed = current;
+      const std::string text = changes[i](changed);
+      if (text.empty()) continue;
+      const std::int64_t left = excess_bytes(build_plan(changed));
+      if (left >= excess) continue;
+      current = changed;
+      excess = left;
+      texts[i] = text;
+    }
+  }
+  if (excess > 0) return {};
+  std::erase(texts, std::string());
+  return fmt::format("{}", fmt::join(texts, ", and "));
+}
+
+// Single changes first; if none is enough, several together. Each is planned anew, so what is printed is known
+// to fit.
 std::vector<std::string> changes_that_fit(const PlanRequest& request) {
   constexpr std::size_t kWanted = 2;
   const std::vector<Change> changes = possible_changes();
   std::vector<std::string> found;
   for (const Change& change : changes) {
     PlanRequest changed = request;
-    if (found.size() < kWanted && change.apply(changed) && build_plan(changed).fits()) found.push_back(change.text);
+    if (found.size() == kWanted) break;
+    const std::string text = change(changed);
+    if (!text.empty() && build_plan(changed).fits()) found.push_back(text);
   }
-  for (std::size_t i = 0; i < changes.size() && found.empty(); ++i) {
-    for (std::size_t j = i + 1; j < changes.size() && found.size() < kWanted; ++j) {
-      PlanRequest changed = request;
-      if (changes[i].apply(changed) && changes[j].apply(changed) && build_plan(changed).fits()) {
-        found.push_back(changes[i].text + ", and " + changes[j].text);
-      }
-    }
+  if (found.empty()) {
+    const std::string combined = combined_change(request, changes);
+    if (!combined.empty()) found.push_back(combined);
   }
   return found;
 }

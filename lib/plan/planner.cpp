@@ -45,6 +45,17 @@ std::uint64_t hash_of(const Plan& plan) {
   return hasher.value();
 }
 
+LayerShape describe(const Layer& layer, const BatchShape& shape, DType dtype, const ScratchSizes& scratch) {
+  return {layer.name(),
+          layer.kind(),
+          layer.num_elements(),
+          layer.tied_layer(),
+          layer.workspace_bytes(Pass::forward, shape, dtype, scratch),
+          layer.workspace_bytes(Pass::backward, shape, dtype, scratch),
+          layer.flops(Pass::forward, shape),
+          layer.flops(Pass::backward, shape)};
+}
+
 }  // namespace
 
 bool Plan::fits() const {
@@ -114,12 +125,14 @@ PlanRequest make_request(const Config& config, const ModelSpec& spec, const std:
   request.persistence_threshold = config.param_persistence_threshold;
   request.activations_on_host = config.checkpoint_activations_on_host;
   request.budgets = {config.spillway.device_memory, config.spillway.host_memory, config.spillway.nvme_memory};
-  for (const auto& layer : layers) {
-    request.layers.push_back({layer->name(), layer->kind(), layer->num_elements(), layer->tied_layer(),
-                              layer->workspace_bytes(Pass::forward, request.shape, config.dtype, scratch),
-                              layer->workspace_bytes(Pass::backward, request.shape, config.dtype, scratch),
-                              layer->flops(Pass::forward, request.shape), layer->flops(Pass::backward, request.shape)});
-  }
+  std::vector<const Layer*> borrowed;
+  for (const auto& layer : layers) borrowed.push_back(layer.get());
+  request.layers_for = [borrowed, dtype = config.dtype, &scratch](const BatchShape& shape) {
+    std::vector<LayerShape> shapes;
+    for (const Layer* layer : borrowed) shapes.push_back(describe(*layer, shape, dtype, scratch));
+    return shapes;
+  };
+  request.layers = request.layers_for(request.shape);
   return request;
 }
 
