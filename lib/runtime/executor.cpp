@@ -66,6 +66,8 @@ class Executor::Impl {
   void wait_on_stream(LaneProgram& lanes, const Task& task, std::uint32_t run, Stream& stream);
   void wait_on_host(LaneProgram& lanes, const Task& task, std::uint32_t run);
   bool ready(LaneProgram& lanes, const Task& task, std::uint32_t run);
+  void wait_until_finished(const Order& order);
+  void synchronize(Event& event);
   void fail(std::exception_ptr failure);
   void throw_if_failed();
   void stop_if_failed() const {
@@ -325,10 +327,32 @@ void Executor::Impl::throw_if_failed() {
   std::rethrow_exception(failure_);
 }
 
+// Waits on the caller's thread. A stream's error may show here first: the lanes have to learn of it.
+void Executor::Impl::synchronize(Event& event) {
+  try {
+    event.synchronize();
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  throw_if_failed();
+}
+
+// A lane has played a run when its last task was issued, which on a stream is not when it was done.
+void Executor::Impl::wait_until_finished(const Order& order) {
+  LaneProgram& lanes = program(order.program);
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    if (!streams_[lane] || lanes.tasks[lane].empty()) continue;
+    synchronize(*lanes.end_events[parity(order.run)][static_cast<std::size_t>(lanes.tasks[lane].back())]);
+  }
+}
+
 std::uint32_t Executor::Impl::submit(ProgramId id) {
   const std::uint32_t number = submitted_count_ + 1;
   if (number > kMaxRunsInProgress) {
-    for (const Counter& played : played_) played.wait(number - kMaxRunsInProgress);
+    const std::uint32_t oldest = number - kMaxRunsInProgress;
+    for (const Counter& played : played_) played.wait(oldest);
+    throw_if_failed();
+    wait_until_finished(orders_[oldest % orders_.size()]);
   }
   throw_if_failed();
   LaneProgram& lanes = program(id);
@@ -344,15 +368,14 @@ void Executor::Impl::wait(ProgramId id, std::uint32_t run, int task) {
   const auto i = static_cast<std::size_t>(task);
   lanes.issued[i].wait(run);
   throw_if_failed();
-  if (is_stream(lanes.program->tasks[i].lane)) lanes.end_events[parity(run)][i]->synchronize();
+  if (is_stream(lanes.program->tasks[i].lane)) synchronize(*lanes.end_events[parity(run)][i]);
 }
 
 void Executor::Impl::drain() {
   for (const Counter& played : played_) played.wait(submitted_count_);
   throw_if_failed();
-  for (const auto& stream : streams_) {
-    if (stream) stream->synchronize();
-  }
+  if (submitted_count_ > 1) wait_until_finished(orders_[(submitted_count_ - 1) % orders_.size()]);
+  if (submitted_count_ > 0) wait_until_finished(orders_[submitted_count_ % orders_.size()]);
 }
 
 std::span<const TaskTime> Executor::Impl::times(ProgramId id, std::uint32_t run) {
@@ -362,7 +385,7 @@ std::span<const TaskTime> Executor::Impl::times(ProgramId id, std::uint32_t run)
   throw_if_failed();
   for (std::size_t i = 0; i < lanes.times[p].size(); ++i) {
     if (!is_stream(lanes.program->tasks[i].lane)) continue;
-    lanes.end_events[p][i]->synchronize();
+    synchronize(*lanes.end_events[p][i]);
     lanes.times[p][i] = {lanes.begin_events[p][i]->time_ns(), lanes.end_events[p][i]->time_ns()};
   }
   return lanes.times[p];
