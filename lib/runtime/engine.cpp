@@ -1,6 +1,8 @@
 #include "runtime/engine.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -15,6 +17,8 @@ namespace {
 
 // A rehearsal longer than this is not worth its prediction.
 constexpr double kLongestRehearsal_s = 20.0;
+// The first run touches every page and starts every thread, which no later one does: the last is measured.
+constexpr std::uint32_t kRehearsals = 2;
 
 std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan) {
   const std::int64_t bytes = plan.tiers[static_cast<std::size_t>(Tier::nvme)].peak;
@@ -35,6 +39,29 @@ int find_task(const Program& program, TaskKind kind) {
     if (program.tasks[i].kind == kind) return static_cast<int>(i);
   }
   return -1;
+}
+
+// The rehearsal changes nothing, so these are not measured by it.
+bool rehearsed(TaskKind kind) {
+  return kind != TaskKind::update_tile && kind != TaskKind::write_tile && kind != TaskKind::publish &&
+         kind != TaskKind::write_weights && kind != TaskKind::gate;
+}
+
+// Puts the rehearsal's times in place of the estimates. Tasks that do the same amount of the same work get
+// the median of their times: a disturbance that fell on one of them is no property of the step.
+void take_over_rehearsed(const Program& program, std::span<const TaskTime> times, std::vector<double>& seconds) {
+  std::map<std::tuple<TaskKind, Lane, double, std::int64_t>, std::vector<std::size_t>> alike;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const Task& task = program.tasks[i];
+    if (rehearsed(task.kind)) alike[{task.kind, task.lane, task.flops, task.bytes}].push_back(i);
+  }
+  const auto duration = [&](std::size_t i) { return times[i].end_ns - times[i].start_ns; };
+  for (auto& [work, tasks] : alike) {
+    const auto middle = tasks.begin() + static_cast<std::ptrdiff_t>(tasks.size() / 2);
+    std::nth_element(tasks.begin(), middle, tasks.end(), [&](std::size_t a, std::size_t b) { return duration(a) < duration(b); });
+    const double median = static_cast<double>(duration(*middle)) * 1e-9;
+    for (const std::size_t i : tasks) seconds[i] = median;
+  }
 }
 
 // An arena is exactly its budget if one was given, else what the plan needs.
@@ -129,7 +156,7 @@ void Engine::Impl::predict(bool rehearse) {
   std::vector<double> seconds = task_seconds(plan.step, rates);
   prediction = simulate(plan.step, seconds, rates);
   if (!rehearse) return;
-  if (prediction.step_s > kLongestRehearsal_s) {
+  if (kRehearsals * prediction.step_s > kLongestRehearsal_s) {
     log_info(fmt::format("no rehearsal: a step is predicted to take {:.0f} s; the prediction rests on measured rates alone", prediction.step_s));
     return;
   }
@@ -137,16 +164,9 @@ void Engine::Impl::predict(bool rehearse) {
     for (std::int32_t& token : batch(m, false)) token = 0;
     for (std::int32_t& target : batch(m, true)) target = 0;
   }
-  last_run = run_step(true);
-  ++rehearsals;
+  for (; rehearsals < kRehearsals; ++rehearsals) last_run = run_step(true);
   drain();
-  const std::span<const TaskTime> times = executor->times(ProgramId::step, last_run);
-  for (std::size_t i = 0; i < times.size(); ++i) {
-    const TaskKind kind = plan.step.tasks[i].kind;
-    const bool did_nothing = kind == TaskKind::update_tile || kind == TaskKind::write_tile || kind == TaskKind::publish ||
-                             kind == TaskKind::write_weights || kind == TaskKind::gate;
-    if (!did_nothing) seconds[i] = static_cast<double>(times[i].end_ns - times[i].start_ns) * 1e-9;
-  }
+  take_over_rehearsed(plan.step, executor->times(ProgramId::step, last_run), seconds);
   prediction = simulate(plan.step, seconds, rates);
 }
 

@@ -22,8 +22,8 @@ namespace spillway {
 
 struct EngineOptions {
   std::uint64_t seed = 1234;
-  // Run one step that changes nothing before the first: every page is touched, every thread is up, and
-  // each task's time is measured for the prediction.
+  // Run two steps that change nothing before the first: in one every page is touched and every thread
+  // starts, in the other each task's time is measured for the prediction.
   bool rehearse = true;
   ExecutorOptions executor;
 };
