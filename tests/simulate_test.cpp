@@ -50,6 +50,19 @@ TEST(Simulate, LanesThatShareAResourceSlowEachOther) {
   EXPECT_NEAR(simulate(program, {3.0, 3.0}, separate_resources()).step_s, 3.0, 1e-9);
 }
 
+TEST(Simulate, ReadsAndWritesTogetherMoveTheMixedRate) {
+  MachineRates rates = separate_resources();
+  rates.nvme_read_bytes = 2e9;
+  rates.nvme_write_bytes = 1e9;
+  rates.nvme_mixed_bytes = 2e9;
+  Program program;
+  program.tasks = {task_on(Lane::nvme_read, {}), task_on(Lane::nvme_write, {})};
+  // 4 GB and 2 GB, at 4/3 and 2/3 GB/s.
+  EXPECT_NEAR(simulate(program, {2.0, 2.0}, rates).step_s, 3.0, 1e-9);
+  rates.nvme_mixed_bytes = 3e9;  // neither hinders the other
+  EXPECT_NEAR(simulate(program, {2.0, 2.0}, rates).step_s, 2.0, 1e-9);
+}
+
 TEST(Simulate, AWaitThatCannotEndIsAnErrorAndNotAHang) {
   Program program;
   program.tasks = {task_on(Lane::cpu, {{1, false}}), task_on(Lane::cpu, {})};

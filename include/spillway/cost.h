@@ -19,6 +19,7 @@ struct MachineRates {
   double cpu_adam_bytes = 10e9;      // traffic of the fused update, and of passes over host gradients
   double nvme_read_bytes = 1e9;
   double nvme_write_bytes = 0.7e9;
+  double nvme_mixed_bytes = 0.7e9;   // read and written together while both go on
   double nvme_latency_s = 100e-6;    // from submission to completion of a small read
   double task_overhead_s = 10e-6;    // issue to start of any task
   int cores = 1;

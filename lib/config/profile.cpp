@@ -24,6 +24,7 @@ void for_each_rate(Rates& rates, Visit visit) {
   visit("cpu_adam_bytes", rates.cpu_adam_bytes);
   visit("nvme_read_bytes", rates.nvme_read_bytes);
   visit("nvme_write_bytes", rates.nvme_write_bytes);
+  visit("nvme_mixed_bytes", rates.nvme_mixed_bytes);
   visit("nvme_latency_s", rates.nvme_latency_s);
   visit("task_overhead_s", rates.task_overhead_s);
 }

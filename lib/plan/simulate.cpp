@@ -21,6 +21,10 @@ struct Demand {
   double share;  // of the resource, when running at full speed
 };
 
+// Both at once go so much slower that together they move the mixed rate: all of the disk each if that is no
+// more than either alone, half each if the directions do not hinder each other.
+double disk_share(double alone, const MachineRates& rates) { return std::min(1.0, alone / rates.nvme_mixed_bytes); }
+
 Demand demand_of(Lane lane, const MachineRates& rates) {
   const double one_core = 1.0 / std::max(1, rates.cores);
   switch (lane) {
@@ -29,8 +33,8 @@ Demand demand_of(Lane lane, const MachineRates& rates) {
     case Lane::d2h: return rates.device_shares_cores ? Demand{cores, one_core} : Demand{link_up, 1.0};
     case Lane::comm: return {network, 1.0};
     case Lane::cpu: return {cores, 1.0};
-    case Lane::nvme_read:
-    case Lane::nvme_write: return {disk, 1.0};
+    case Lane::nvme_read: return {disk, disk_share(rates.nvme_read_bytes, rates)};
+    case Lane::nvme_write: return {disk, disk_share(rates.nvme_write_bytes, rates)};
   }
   return {cores, 1.0};
 }

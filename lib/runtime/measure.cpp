@@ -98,6 +98,7 @@ void measure_disk(Device& device, const std::string& folder, const std::string& 
   rates.nvme_write_bytes = rate_of([&](int i, std::byte* data) { channel->write(i, data, 0); });
   rates.nvme_write_bytes = std::max(rates.nvme_write_bytes, rate_of([&](int i, std::byte* data) { channel->write(i, data, 0); }));
   rates.nvme_read_bytes = rate_of([&](int i, std::byte* data) { channel->read(i, data, 0); });
+  rates.nvme_mixed_bytes = rate_of([&](int i, std::byte* data) { i % 2 == 0 ? channel->read(i, data, 0) : channel->write(i, data, 0); });
 }
 
 }  // namespace
