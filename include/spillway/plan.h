@@ -23,6 +23,10 @@ inline constexpr int kTiers = 3;
 
 std::string_view name_of(Tier tier);
 
+// Every buffer starts on a multiple of this and takes whole ones: pages on the host and in the swap file
+// (direct I/O); on the device, what any kernel wants.
+constexpr std::int64_t alignment_of(Tier tier) { return tier == Tier::device ? 256 : 4096; }
+
 // A resource that executes its tasks in plan order. The first four are streams of the device, the rest
 // are threads of the host. The NVMe lanes keep several transfers in flight and retire them in order.
 enum class Lane : std::uint8_t { compute, h2d, d2h, comm, cpu, nvme_read, nvme_write };

@@ -9,9 +9,6 @@ namespace spillway {
 
 namespace {
 
-// Offsets on the host and in the swap file are pages (direct I/O); on the device, what any kernel wants.
-std::int64_t alignment_of(Tier tier) { return tier == Tier::device ? 256 : 4096; }
-
 struct Life {
   int buffer;
   std::int64_t first;  // task index in plan order, inclusive

@@ -20,7 +20,7 @@ constexpr double kLongestRehearsal_s = 20.0;
 // The first run touches every page and starts every thread, which no later one does: the last is measured.
 constexpr std::uint32_t kRehearsals = 2;
 
-std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan) {
+std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan, const EngineOptions& engine_options) {
   const std::int64_t bytes = plan.tiers[static_cast<std::size_t>(Tier::nvme)].peak;
   if (bytes == 0) return nullptr;
   SwapStoreOptions options;
@@ -28,6 +28,7 @@ std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan) {
   options.bytes = bytes;
   options.engine.name = config.spillway.io_engine;
   options.verify = config.spillway.verify;
+  options.make_engine = engine_options.make_io_engine;
   for (const ExtentPlan& extent : plan.extents) {
     options.extents.push_back({extent.name, plan.buffers[static_cast<std::size_t>(extent.buffer)].offset + extent.begin, extent.bytes});
   }
@@ -82,7 +83,7 @@ class Engine::Impl {
         device(std::move(device)),
         memory(this->plan, this->device->allocate_arena(arena_bytes(this->plan, Tier::device)),
                this->device->allocate_pinned(arena_bytes(this->plan, Tier::host))),
-        store(open_store(this->config, this->plan)),
+        store(open_store(this->config, this->plan, options)),
         ops(this->device->make_ops(this->config.dtype)),
         gate(this->config),
         actions(this->plan, memory, this->layers, *this->device, *ops, gate),

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "spillway/config.h"
 #include "spillway/cost.h"
 #include "spillway/device.h"
+#include "spillway/io_engine.h"
 #include "spillway/model.h"
 #include "spillway/plan.h"
 #include "spillway/swap_store.h"
@@ -26,6 +28,8 @@ struct EngineOptions {
   // starts, in the other each task's time is measured for the prediction.
   bool rehearse = true;
   ExecutorOptions executor;
+  // SwapStoreOptions::make_engine: the fault tests put failing engines here.
+  std::function<std::unique_ptr<IoEngine>(const IoEngineOptions&)> make_io_engine = {};
 };
 
 struct StepResult {
@@ -81,7 +85,7 @@ class Engine {
   SwapStore* store();
   std::int64_t applied_steps() const;
   std::int64_t skipped_steps() const;
-  // Highest byte of the tier's arena that has been in use so far.
+  // Highest byte used on the tier so far, in whole units of alignment_of(tier): what TierUse::peak foretold.
   std::int64_t measured_peak(Tier tier) const;
 
  private:

@@ -30,8 +30,9 @@ class PlanMemory {
   void note_use(int buffer, std::int64_t end) {
     const Buffer& b = plan_.buffers[static_cast<std::size_t>(buffer)];
     std::atomic<std::int64_t>& high = high_water_[static_cast<std::size_t>(b.tier)];
+    const std::int64_t unit = alignment_of(b.tier), top = (b.offset + end + unit - 1) / unit * unit;
     std::int64_t seen = high.load(std::memory_order_relaxed);
-    while (seen < b.offset + end && !high.compare_exchange_weak(seen, b.offset + end, std::memory_order_relaxed)) {
+    while (seen < top && !high.compare_exchange_weak(seen, top, std::memory_order_relaxed)) {
     }
   }
 
@@ -39,7 +40,7 @@ class PlanMemory {
     for (const Access& access : task.accesses) note_use(access.buffer, access.end);
   }
 
-  // The highest byte in use so far, per tier.
+  // The highest byte in use so far, in whole units of alignment_of(tier).
   std::int64_t high_water(Tier tier) const { return high_water_[static_cast<std::size_t>(tier)].load(std::memory_order_relaxed); }
 
  private:
