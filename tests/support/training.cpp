@@ -54,6 +54,7 @@ std::unique_ptr<Engine> make_engine(const RunSetup& setup) {
   options.rehearse = setup.rehearse;
   options.executor.chaos_max_delay_us = setup.chaos_us;
   options.executor.chaos_seed = setup.chaos_seed;
+  options.make_io_engine = setup.make_io_engine;
   return std::make_unique<Engine>(setup.config, std::move(layers), std::move(plan), make_host_device(device_options), MachineRates{}, options);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct RunSetup {
   std::uint64_t chaos_seed = 1;
   bool rehearse = false;
   std::function<void(Plan&)> edit_plan;                   // after planning
+  std::function<std::unique_ptr<IoEngine>(const IoEngineOptions&)> make_io_engine;
   std::function<void(Engine&, int step)> before_step;
 };
 
