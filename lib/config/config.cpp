@@ -86,7 +86,7 @@ Config parse_config(const std::string& text, const std::string& file_name, const
 }
 
 Config load_config(const std::string& file, const ConfigContext& context) {
-  return parse_config(config::read_text(file), file, context);
+  return parse_config(config::read_text(file, "configuration"), file, context);
 }
 
 }  // namespace spillway

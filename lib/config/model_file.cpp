@@ -148,7 +148,7 @@ bool already_given(const ModelKey* key, const Member& member, const std::vector<
 }  // namespace
 
 ModelSpec load_model_spec(const std::string& file) {
-  const config::Object document = config::parse_object(config::read_text(file), file);
+  const config::Object document = config::parse_object(config::read_text(file, "model"), file);
   config::Problems problems(file);
   Shape shape;
   shape.spec.name = std::filesystem::path(file).stem().string();

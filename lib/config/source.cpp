@@ -17,10 +17,10 @@ namespace {
 
 constexpr std::size_t kLargestFile = std::size_t{16} << 20;
 
-std::string read_bytes(const std::string& file) {
+std::string read_bytes(const std::string& file, std::string_view kind) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream(std::fopen(file.c_str(), "rb"), &std::fclose);
   const auto fail = [&](int error) {
-    throw ConfigError(fmt::format("cannot read configuration file {}: {}", file,
+    throw ConfigError(fmt::format("cannot read {} file {}: {}", kind, file,
                                   std::generic_category().message(error)));
   };
   if (!stream) fail(errno);
@@ -29,7 +29,7 @@ std::string read_bytes(const std::string& file) {
   while (const std::size_t count = std::fread(piece.data(), 1, piece.size(), stream.get())) {
     text.append(piece.data(), count);
     if (text.size() > kLargestFile) {
-      throw ConfigError(fmt::format("{}: more than {} MiB, which is no configuration file", file, kLargestFile >> 20));
+      throw ConfigError(fmt::format("{}: more than {} MiB, which is no {} file", file, kLargestFile >> 20, kind));
     }
   }
   if (std::ferror(stream.get()) != 0) fail(errno);
@@ -38,14 +38,14 @@ std::string read_bytes(const std::string& file) {
 
 }  // namespace
 
-std::string read_text(const std::string& file) {
+std::string read_text(const std::string& file, std::string_view kind) {
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored)) {
-    throw ConfigError(fmt::format("cannot read configuration file {}: it is a folder; name the JSON file in it", file));
+    throw ConfigError(fmt::format("cannot read {} file {}: it is a folder; name the JSON file in it", kind, file));
   }
-  std::string text = read_bytes(file);
+  std::string text = read_bytes(file, kind);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
-    throw ConfigError(fmt::format("{}: the file is empty; the smallest configuration is {{}}", file));
+    throw ConfigError(fmt::format("{}: the {} file is empty; it has to hold a JSON object", file, kind));
   }
   for (std::size_t at = 0; at < text.size(); ++at) {
     const auto byte = static_cast<unsigned char>(text[at]);

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace spillway::config {
 
-// Throws ConfigError naming the file when it is missing, unreadable, a folder, empty, not text or absurdly large.
-std::string read_text(const std::string& file);
+// `kind` ("configuration", "model") is for the error text. Throws ConfigError naming the file when it is missing, unreadable, a folder, empty, not text or absurdly large.
+std::string read_text(const std::string& file, std::string_view kind);
 
 }  // namespace spillway::config
