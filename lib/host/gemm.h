@@ -10,10 +10,11 @@
 
 namespace spillway::host {
 
-// Loads OpenBLAS if it is not loaded yet; the products do so themselves. Briefly changes an environment
-// variable, so the first call belongs to a moment when no other thread reads the environment. Throws
-// DeviceError if there is no OpenBLAS.
-void load_blas();
+// Loads OpenBLAS if it is not loaded yet; the products do so themselves. Briefly changes environment
+// variables, so the first call belongs to a moment when no other thread reads the environment. Takes the
+// memory that `products` calls of sgemm() at once need. Throws DeviceError if there is no OpenBLAS,
+// MemoryError if the process may not have that memory.
+void load_blas(int products);
 
 enum class Transposed : bool { no, yes };
 

@@ -19,7 +19,7 @@ class HostDevice final : public Device {
  public:
   explicit HostDevice(const HostDeviceOptions& options) : options_(options) {
     set_parallel_threads(options.threads);
-    host::load_blas();  // before there are streams, whose first product would load it
+    host::load_blas(parallel_threads());  // before there are streams, whose first product would load it
   }
 
   std::string_view name() const override { return "host"; }
