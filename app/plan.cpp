@@ -7,6 +7,8 @@
 #include "app/setup.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "data/sampler.h"
+#include "data/token_data.h"
 #include "report/plan_json.h"
 #include "spillway/cost.h"
 #include "spillway/plan.h"
@@ -36,6 +38,10 @@ std::string rates_text(const MachineRates& rates) {
 
 int plan(const PlanOptions& options) {
   Setup setup = prepare(options.run);
+  if (!options.run.data.empty()) {  // the same refusals as train's
+    const TokenData data(options.run.data, setup.spec.vocabulary);
+    Sampler(data, {setup.request.shape.time, setup.config.train_batch_size, 0, 0, 1});
+  }
   const Plan plan = plan_for_machine(setup.request);
   const Simulation simulation = simulate(plan.step, task_seconds(plan.step, setup.rates), setup.rates);
   std::string text;

@@ -81,11 +81,7 @@ RunReport::RunReport(const TrainOptions& options, const Config& config, const Mo
       config_(config),
       spec_(spec),
       unigram_entropy_(unigram_entropy),
-      print_every_(config.steps_per_print > 0 ? config.steps_per_print : kPrintEvery) {
-  if (!options.metrics.empty()) metrics_.emplace(options.metrics);
-  const std::vector<std::string> lanes = lane_names();
-  if (!options.trace.empty()) trace_.emplace(options.trace, lanes);
-}
+      print_every_(config.steps_per_print > 0 ? config.steps_per_print : kPrintEvery) {}
 
 void RunReport::show_plan(const Plan& plan) const {
   const BatchShape& shape = plan.request.shape;
@@ -97,10 +93,20 @@ void RunReport::show_plan(const Plan& plan) const {
 
 void RunReport::start(Engine& engine) {
   engine_ = &engine;
+  if (!options_.metrics.empty()) metrics_.emplace(options_.metrics);
+  if (!options_.trace.empty()) {
+    trace_.emplace(options_.trace, lane_names());
+    trace_prediction();
+  }
+  step_ms_.reserve(static_cast<std::size_t>(options_.run.steps));
+  curve_.train.reserve(static_cast<std::size_t>(options_.run.steps));
   const Simulation& predicted = engine.prediction();
   print(fmt::format("predicted step {:.0f} ms, bound by {}; plan {} of {} tasks\n", predicted.step_s * 1e3, name_of(predicted.binding),
                     hex64(plan().hash), plan().step.tasks.size()));
   if (metrics_) metrics_->write(start_record());
+  rss_peak_before_ = peak_resident_bytes();
+  restart_peak_resident();
+  rss_at_start_ = resident_bytes();
 }
 
 StartRecord RunReport::start_record() const {
@@ -139,7 +145,7 @@ StepRecord RunReport::record_of(const StepResult& result, double data_ms) const 
   record.tokens_per_s = record.samples_per_s * static_cast<double>(plan().request.shape.time);
   record.predicted_step_ms = engine_->prediction().step_s * 1e3;
   record.data_ms = data_ms;
-  for (int lane = 0; lane < kLanes; ++lane) {
+  for (int lane = 0; lane < kLanes && timed_steps_ > 0; ++lane) {
     record.lanes.push_back({std::string(name_of(static_cast<Lane>(lane))), last_busy_ms_[static_cast<std::size_t>(lane)]});
   }
   record.peak = peaks_of(*engine_);
@@ -194,7 +200,6 @@ void RunReport::trace_times(const StepTimes& times) {
   if (trace_origin_ns_ < 0) {
     trace_origin_ns_ = times.tasks[0].start_ns;
     for (const TaskTime& time : times.tasks) trace_origin_ns_ = std::min(trace_origin_ns_, time.start_ns);
-    trace_prediction();
   }
   for (std::size_t i = 0; i < times.tasks.size(); ++i) {
     const TaskTime& time = times.tasks[i];
@@ -256,7 +261,9 @@ Summary RunReport::summary() const {
   summary.device = {used.device, plan().tiers[0].budget};
   summary.host = {used.host, plan().tiers[1].budget};
   summary.nvme = {used.nvme, plan().tiers[2].budget};
-  summary.rss_peak = peak_resident_bytes();
+  summary.rss_at_start = rss_at_start_;
+  summary.rss_peak_in_steps = peak_resident_bytes();
+  summary.rss_peak = std::max(rss_peak_before_, summary.rss_peak_in_steps);
   const double timed = static_cast<double>(std::max<std::int64_t>(1, timed_steps_));
   for (int lane = 0; lane < kLanes; ++lane) {
     summary.lanes.push_back({std::string(name_of(static_cast<Lane>(lane))), busy_ms_[static_cast<std::size_t>(lane)] / timed});

@@ -25,7 +25,7 @@ class RunReport {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Opens the files that are written during the run. Borrows what it is given.
+  // Borrows what it is given.
   RunReport(const TrainOptions& options, const Config& config, const ModelSpec& spec, double unigram_entropy);
 
   Clock::time_point now() const { return Clock::now(); }
@@ -33,7 +33,8 @@ class RunReport {
 
   void show_plan(const Plan& plan) const;
 
-  // The engine that everything after this is about; borrowed.
+  // Before step 1, with the engine that everything after this is about; borrowed. Opens the files that are
+  // written during the run.
   void start(Engine& engine);
   void step(const StepResult& result, double data_ms);
   void evaluation(std::int64_t step, double loss, std::int64_t targets, double ms);
@@ -72,6 +73,8 @@ class RunReport {
   std::array<double, kLanes> unprinted_busy_ms_{};  // since the last line, of the steps whose times are known
   double unprinted_ms_ = 0.0;                       // and how long those steps took
   std::int64_t trace_origin_ns_ = -1;
+  std::int64_t rss_at_start_ = 0;
+  std::int64_t rss_peak_before_ = 0;
   std::optional<double> eval_loss_;
 };
 

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "memory/process_memory.h"
 #include "runtime/measure.h"
+#include "spillway/cpu_adam.h"
 #include "spillway/error.h"
 #include "spillway/ops.h"
 #include "spillway/swap_store.h"
@@ -91,6 +92,7 @@ Setup prepare(const RunOptions& options) {
     throw ConfigError(fmt::format("--sequence-length {} is longer than the context of model '{}', which is {}; use at most {}", time,
                                   setup.spec.name, setup.spec.context, setup.spec.context));
   }
+  active_isa();  // a name that is none is refused here, not by the first update
   set_parallel_threads(setup.config.spillway.threads);
   setup.device = open_device(options.device, setup.config);
   setup.request = make_request(setup.config, setup.spec, setup.layers, time, host_scratch_sizes());

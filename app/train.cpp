@@ -1,12 +1,10 @@
 // spillway train
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-
-#include <fmt/format.h>
 
 #include "app/commands.h"
 #include "app/interrupt.h"
+#include "app/outputs.h"
 #include "app/run_report.h"
 #include "app/setup.h"
 #include "base/hash.h"
@@ -23,22 +21,6 @@
 namespace spillway::app {
 
 namespace {
-
-// Files not named one by one go into the --out folder, which is made.
-TrainOptions with_output_paths(TrainOptions options) {
-  if (options.out.empty()) return options;
-  std::error_code error;
-  std::filesystem::create_directories(options.out, error);
-  if (error) throw IoError(fmt::format("[out] make folder {}: {}; choose another --out", options.out, error.message()));
-  const auto fill = [&](std::string& path, const char* name) {
-    if (path.empty()) path = options.out + "/" + name;
-  };
-  fill(options.metrics, "metrics.jsonl");
-  fill(options.trace, "trace.json");
-  fill(options.summary, "summary.json");
-  fill(options.curve, "loss.svg");
-  return options;
-}
 
 double evaluate(Engine& engine, EvalWindows& windows, std::int64_t batch, std::int64_t most_batches, std::int64_t& targets) {
   windows.rewind();
@@ -66,6 +48,7 @@ class Training {
   }
 
   TrainOptions options_;
+  Outputs outputs_;
   Setup setup_;
   TokenData data_;
   std::unique_ptr<TokenData> eval_data_;
@@ -77,7 +60,8 @@ class Training {
 };
 
 Training::Training(const TrainOptions& options)
-    : options_(with_output_paths(options)),
+    : options_(options),
+      outputs_(options_),
       setup_(prepare(options.run)),
       data_(options.run.data, setup_.spec.vocabulary),
       sampler_(data_, {setup_.request.shape.time, setup_.config.train_batch_size, options.seed, 0, 1}) {
@@ -92,6 +76,7 @@ Training::Training(const TrainOptions& options)
   engine_options.seed = options.seed;
   engine_ = std::make_unique<Engine>(setup_.config, std::move(setup_.layers), std::move(plan), std::move(setup_.device), setup_.rates, engine_options);
   report_->start(*engine_);
+  outputs_.keep();
 }
 
 void Training::take_step() {

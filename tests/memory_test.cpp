@@ -49,6 +49,20 @@ TEST(ProcessMemory, ResidentBytesFollowThePagesTouched) {
   EXPECT_LT(resident_bytes() - before, kSlack) << "pages given back are not";
 }
 
+TEST(ProcessMemory, ThePeakCanBeginAnew) {
+  {
+    Pages pages;
+    ASSERT_TRUE(pages.valid());
+    pages.touch();
+  }
+  const std::int64_t before = peak_resident_bytes();
+  if (restart_peak_resident()) {
+    EXPECT_LE(peak_resident_bytes(), resident_bytes() + kSlack);
+  } else {
+    EXPECT_GE(peak_resident_bytes(), before);
+  }
+}
+
 TEST(ProcessMemory, ThePeakStays) {
   {
     Pages pages;

@@ -339,7 +339,9 @@ TEST_F(SummaryTest, HoldsEveryFieldWithTheConfigurationNested) {
                         .device = {20, 24},
                         .host = {40, 48},
                         .nvme = {128, std::nullopt},
-                        .rss_peak = 99,
+                        .rss_at_start = 98,
+                        .rss_peak_in_steps = 99,
+                        .rss_peak = 100,
                         .lanes = {{"cpu", 12.5}},
                         .nvme_read_bytes_per_step = 120,
                         .nvme_write_bytes_per_step = 60,
@@ -350,7 +352,7 @@ TEST_F(SummaryTest, HoldsEveryFieldWithTheConfigurationNested) {
       "loss_last": 1.5, "eval_loss": 1.75, "tokens_per_s": 1100.0, "step_ms_median": 1834.0, "predicted_step_ms": null,
       "binding_lane": "compute", "state_hash": "0123456789abcdef", "params": 10, "state_bytes": 160,
       "peak": {"device": {"used": 20, "budget": 24}, "host": {"used": 40, "budget": 48}, "nvme": {"used": 128, "budget": null}},
-      "rss_peak": 99, "lanes": {"cpu": {"busy_ms_per_step": 12.5}},
+      "rss_at_start": 98, "rss_peak_in_steps": 99, "rss_peak": 100, "lanes": {"cpu": {"busy_ms_per_step": 12.5}},
       "nvme": {"read_bytes_per_step": 120.0, "write_bytes_per_step": 60.0},
       "config_effective": {"zero_optimization": {"stage": 3}}})"));
 }

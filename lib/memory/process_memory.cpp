@@ -48,6 +48,13 @@ std::int64_t left_in_cgroup() {
 
 std::int64_t resident_bytes() { return field_of("/proc/self/status", "VmRSS", 0); }
 std::int64_t peak_resident_bytes() { return field_of("/proc/self/status", "VmHWM", 0); }
+
+bool restart_peak_resident() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << 5 << std::flush;
+  return file.good();
+}
+
 std::int64_t available_memory() { return std::min(field_of("/proc/meminfo", "MemAvailable", kUnknown), left_in_cgroup()); }
 
 }  // namespace spillway

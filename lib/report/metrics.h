@@ -54,7 +54,7 @@ struct StepRecord {
   double step_ms = 0.0;
   double predicted_step_ms = 0.0;
   double data_ms = 0.0;              // loading and copying of this step's samples
-  std::vector<LaneTime> lanes = {};  // busy in the step before, whose last task has ended by now; in plan order
+  std::vector<LaneTime> lanes = {};  // busy in the step before, whose last task has ended by now; empty in the first
   TierBytes peak = {};               // so far
 };
 

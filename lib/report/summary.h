@@ -31,7 +31,9 @@ struct Summary {
   TierPeak device = {};
   TierPeak host = {};
   TierPeak nvme = {};
-  std::int64_t rss_peak = 0;
+  std::int64_t rss_at_start = 0;       // resident bytes of the process right before step 1
+  std::int64_t rss_peak_in_steps = 0;  // the most from then on
+  std::int64_t rss_peak = 0;           // the most ever, preparations included
   std::vector<LaneTime> lanes = {};  // busy_ms per step
   double nvme_read_bytes_per_step = 0.0;
   double nvme_write_bytes_per_step = 0.0;

@@ -35,6 +35,8 @@ std::string summary_json(const Summary& s) {
       {"params", s.params},
       {"state_bytes", s.state_bytes},
       {"peak", {{"device", to_json(s.device)}, {"host", to_json(s.host)}, {"nvme", to_json(s.nvme)}}},
+      {"rss_at_start", s.rss_at_start},
+      {"rss_peak_in_steps", s.rss_peak_in_steps},
       {"rss_peak", s.rss_peak},
       {"lanes", lanes},
       {"nvme",

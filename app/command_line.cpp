@@ -1,0 +1,141 @@
+#include "app/command_line.h"
+
+#include <charconv>
+#include <initializer_list>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "app/commands.h"
+#include "base/text.h"
+#include "spillway/error.h"
+#include "spillway/model.h"
+
+namespace spillway::app {
+
+namespace {
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  spillway plan  --config configs/demo.json --model gpt2-10m\n"
+    "  spillway train --config configs/demo.json --model gpt2-10m --data book.txt --steps 200 --out run";
+
+constexpr const char* kExitStatus =
+    "Exit status:\n"
+    "  0        done\n"
+    "  1        unexpected failure\n"
+    "  2        command line, configuration or model\n"
+    "  3        training data\n"
+    "  4        memory budget\n"
+    "  5        disk or file\n"
+    "  6        device\n"
+    "  128 + N  ended by signal N: after the step in progress, with all files complete (a second one ends it at once)";
+
+CLI::Validator at_least(std::int64_t least) {
+  return CLI::Validator(
+      [least](std::string& text) {
+        std::int64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && end == text.data() + text.size() && value >= least) return std::string();
+        return fmt::format("'{}' is not a whole number of at least {}", text, least);
+      },
+      "");
+}
+
+void add_run_options(CLI::App& command, RunOptions& options, bool is_training) {
+  const std::string needed = is_training ? " (required)" : "";
+  command.add_option("--config", options.config, "DeepSpeed JSON; comments and trailing commas allowed")->option_text("FILE (required)");
+  command.add_option("--model", options.model, fmt::format("one of {}, or a JSON file with a shape of your own", fmt::join(model_preset_names(), ", ")))
+      ->option_text("PRESET|FILE (required)");
+  command.add_option("--data", options.data, "text, or .bin files of uint16 tokens (llm.c, nanoGPT)")->option_text("FILE..." + needed);
+  command.add_option("--steps", options.steps, "optimizer steps to take")->check(at_least(1))->option_text("N" + needed);
+  command.add_option("--device", options.device, "where forward and backward run; default: auto, the best there is")
+      ->check(CLI::IsMember({"auto", "host", "cuda"}))
+      ->option_text("auto|host|cuda");
+  command.add_option("--sequence-length", options.sequence_length, "tokens a sample; default: the model's context")->check(at_least(1))->option_text("N");
+}
+
+void add_train_options(CLI::App& command, TrainOptions& options, const std::string& group) {
+  const auto add = [&](const char* name, auto& value, const std::string& text, const char* description) {
+    return command.add_option(name, value, description)->option_text(text)->group(group);
+  };
+  add("--eval-data", options.eval_data, "FILE...", "held-out text or tokens, to evaluate the loss on");
+  add("--eval-every", options.eval_every, "N", "evaluate every N steps; default: once, at the end")->check(at_least(0));
+  add("--eval-batches", options.eval_batches, "N", "micro-batches an evaluation takes at most; default: 16")->check(at_least(1));
+  add("--seed", options.seed, "N", "of initial weights and data order; default: 1234")->check(at_least(0));
+  add("--out", options.out, "DIR", "folder for metrics.jsonl, trace.json, summary.json and loss.svg; made if missing");
+  add("--metrics", options.metrics, "FILE.jsonl", "one JSON object per step");
+  add("--trace", options.trace, "FILE.json", "timeline of the lanes, measured beside predicted, for ui.perfetto.dev");
+  add("--summary", options.summary, "FILE.json", "the whole run as one JSON object");
+  add("--curve", options.curve, "FILE.svg", "the loss curve as a picture");
+}
+
+std::string help_of(const std::string& command) { return command.empty() ? "see spillway --help" : fmt::format("see spillway {} --help", command); }
+
+// What the parser could not place.
+void refuse_rest(const CLI::App& app, const std::string& command) {
+  const std::vector<std::string> rest = app.remaining();
+  if (rest.empty()) return;
+  const std::string_view word = std::string_view(rest.front()).substr(0, rest.front().find('='));
+  std::vector<std::string> names;
+  if (word.starts_with("-")) {
+    for (const CLI::Option* option : app.get_options()) names.push_back(option->get_name());
+  } else if (command.empty()) {
+    for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  }
+  const std::vector<std::string_view> candidates(names.begin(), names.end());
+  const char* what = word.starts_with("-") ? "option" : command.empty() ? "command" : "argument";
+  throw ConfigError(fmt::format("unknown {} '{}'{}; {}", what, word, did_you_mean(word, candidates), help_of(command)));
+}
+
+void require(const CLI::App& command, std::initializer_list<const char*> names) {
+  std::vector<std::string> missing;
+  for (const char* name : names) {
+    if (command.count(name) == 0) missing.emplace_back(name);
+  }
+  if (missing.empty()) return;
+  throw ConfigError(fmt::format("{} needs {}; {}", command.get_name(), fmt::join(missing, " and "), help_of(command.get_name())));
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CommandLine line;
+  TrainOptions unused;
+  CLI::App app("Trains models larger than device memory: state spills to host memory and NVMe, and is pumped back just in time.", "spillway");
+  app.set_version_flag("--version", [] { return version_text(); }, "Print the version and the features built in, and exit");
+  app.require_subcommand(0, 1)->allow_extras();
+  app.get_formatter()->column_width(38);
+  app.footer(fmt::format("{}\n\n{}", kExamples, kExitStatus));
+  CLI::App* train = app.add_subcommand("train", "Train a model.")->allow_extras();
+  add_run_options(*train, line.train.run, true);
+  add_train_options(*train, line.train, "Options");
+  CLI::App* plan = app.add_subcommand("plan", "Show what a run would need, where everything would live, and what would bound its step.")->allow_extras();
+  add_run_options(*plan, line.plan.run, false);
+  plan->add_flag("--json", line.plan.json, "the complete plan as one JSON object");
+  add_train_options(*plan, unused, "Taken, so that the arguments of train serve as they are, and not used");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& wanted) {
+    std::ostringstream text;
+    app.exit(wanted, text, text);
+    line.text = text.str();
+    return line;
+  } catch (const CLI::ParseError& error) {
+    throw ConfigError(fmt::format("{}; {}", error.what(), help_of(*train ? "train" : *plan ? "plan" : "")));
+  }
+  refuse_rest(app, "");
+  if (!*train && !*plan) throw ConfigError("no command given: train or plan; " + help_of(""));
+  refuse_rest(*train, "train");
+  refuse_rest(*plan, "plan");
+  if (*train) require(*train, {"--config", "--model", "--data", "--steps"});
+  if (*plan) require(*plan, {"--config", "--model"});
+  line.command = *train ? Command::train : Command::plan;
+  return line;
+}
+
+}  // namespace spillway::app

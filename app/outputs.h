@@ -1,0 +1,32 @@
+// Where a run's files go, settled before anything is computed for them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/options.h"
+
+namespace spillway::app {
+
+class Outputs {
+ public:
+  // Names the files that the command line left to --out and makes that folder. Throws IoError if a file could
+  // not be written where it is asked for, so that no run finds this out at its end.
+  explicit Outputs(TrainOptions& options);
+
+  // Removes the folders it has made, unless keep() was called: a refused run leaves nothing behind.
+  ~Outputs();
+  Outputs(const Outputs&) = delete;
+  Outputs& operator=(const Outputs&) = delete;
+
+  void keep() { made_.clear(); }
+
+ private:
+  void name_files(TrainOptions& options);
+  void make_folder(const std::string& folder);
+  void remove_made();
+
+  std::vector<std::string> made_;  // innermost first
+};
+
+}  // namespace spillway::app
