@@ -2,8 +2,8 @@
 
 usage: test_report.py BUILD_FOLDER COUNTS_FILE
 
-A GoogleTest executable counts once per test case (Meson's testlog.junit.xml lists them), any other test
-once. The junit file alone is not enough: an executable that crashed, ran out of time or was stopped by a
+A test that names its cases (GoogleTest, TAP) counts once per case (Meson's testlog.junit.xml lists them), any
+other test once. The junit file alone is not enough: an executable that crashed, ran out of time or was stopped by a
 sanitizer after its last case leaves no failed case there. So every test of testlog.json that did not end
 well counts at least one failure.
 """
@@ -20,11 +20,11 @@ LOG_LINES = 300
 
 
 def case_outcomes(junit_file):
-    """{test name: Counter of passed, failed, skipped}, from suites named project.test.GoogleTestSuite."""
+    """{test name: Counter of passed, failed, skipped}, from suites named project.test.GoogleTestSuite or project.test."""
     outcomes = collections.defaultdict(collections.Counter)
     for suite in xml.etree.ElementTree.parse(junit_file).iter("testsuite"):
         _, _, test_and_suite = suite.get("name", "").partition(".")
-        test, _, _ = test_and_suite.rpartition(".")
+        test = test_and_suite.rpartition(".")[0] or test_and_suite
         if not test:
             continue  # tests without cases: one suite, named after the project
         for case in suite.iter("testcase"):
