@@ -23,6 +23,8 @@ void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_a
 void* operator new[](std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
 void* operator new(std::size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<std::size_t>(a)); }
 void* operator new[](std::size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<std::size_t>(a)); }
+// Inlined into the library's code, the pair looks to GCC 12 like delete of what another function allocated.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 void operator delete(void* data) noexcept { std::free(data); }
 void operator delete[](void* data) noexcept { std::free(data); }
 void operator delete(void* data, std::size_t) noexcept { std::free(data); }
