@@ -58,9 +58,4 @@ build-demo/app/spillway train --config configs/demo.json --model gpt2-10m --data
   --eval-data "$eval_text" --steps "$steps" --out "$out" --metrics "$out/metrics.jsonl" \
   --trace "$out/trace.json" --summary "$out/summary.json"
 
-echo "summary  $out/summary.json"
-echo "metrics  $out/metrics.jsonl"
-echo "trace    $out/trace.json (open it at https://ui.perfetto.dev)"
-for curve in "$out"/*.svg; do
-  if [[ -f $curve ]]; then echo "curve    $curve"; fi
-done
+echo "The trace opens at https://ui.perfetto.dev; run ./demo.sh --steps 500 to see it learn more."
