@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <optional>
 
@@ -320,7 +321,7 @@ TEST(ExecutorFailure, OfATransferReachesTheCaller) {
     Play play(plan, 50, 1);
     SwapStoreOptions options;
     options.folder = folder.path();
-    int engines = 0;
+    std::atomic<int> engines{0};  // made on the lanes' own threads
     options.make_engine = [&engines, fail_at](const IoEngineOptions& engine) -> std::unique_ptr<IoEngine> {
       // The store's own and the first channel, which writes the zeros, are sound.
       if (++engines <= 2) return make_io_engine(engine);

@@ -126,6 +126,8 @@ TEST(Invariance, EveryPlacementGivesTheSameBitsInFp16) {
   RunSetup setup = tiny_run();
   setup.config.dtype = setup.config.communication_dtype = DType::f16;
   setup.config.loss_scale.initial_scale_power = 22;  // overflows at first: skipped steps are part of it
+  setup.config.loss_scale.hysteresis = 1;
+  setup.steps += 4;
   expect_same_state(setup, placements());
 }
 
@@ -191,6 +193,7 @@ TEST(Invariance, FourMicroBatchesOfTwoEqualOneOfEight) {
   }
 }
 
+#if !defined(__SANITIZE_THREAD__)  // a data race on purpose; lost_dependency.cpp is its test there
 // A plan that lost a dependency still runs, and under random delays gives other bits: the executor adds no
 // ordering of its own that would hide the loss.
 TEST(Invariance, ALostDependencyShowsUnderDelays) {
@@ -215,6 +218,7 @@ TEST(Invariance, ALostDependencyShowsUnderDelays) {
   }
   EXPECT_GT(noticed, 0);
 }
+#endif
 
 }  // namespace
 }  // namespace spillway

@@ -9,6 +9,7 @@
 
 #include "runtime/engine.h"
 #include "spillway/config.h"
+#include "support/sanitizers.h"
 
 namespace spillway::testing {
 
@@ -16,7 +17,7 @@ struct RunSetup {
   Config config;
   ModelSpec spec;
   std::int64_t time = 32;
-  int steps = 20;
+  int steps = static_cast<int>(fewer_if_sanitized(20, 8));
   int chaos_us = 0;               // of streams and lanes
   std::uint64_t chaos_seed = 1;
   bool rehearse = false;
