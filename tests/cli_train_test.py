@@ -10,7 +10,7 @@ import xml.etree.ElementTree
 sys.path.insert(0, __file__.rpartition("/")[0])
 from support import cli, tap
 
-LANES = ["compute", "h2d", "d2h", "comm", "cpu", "nvme_read", "nvme_write"]
+LANES = ["compute", "h2d", "d2h", "comm", "cpu", "nvme_fetch", "nvme_read", "nvme_write"]
 SUMMARY_TYPES = {
     "steps": int, "skipped_steps": int, "loss_first": float, "loss_last": float, "eval_loss": float, "tokens_per_s": float,
     "step_ms_median": float, "predicted_step_ms": float, "binding_lane": str, "state_hash": str, "params": int,

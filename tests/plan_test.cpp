@@ -163,7 +163,7 @@ TEST(Plan, BytesMovedAreThoseOfTheTable) {
   std::int64_t read = 0, written = 0, up = 0, down = 0, stored = 0;
   for (const TilePlan& tile : plan.tiles) stored += tile.state_bytes();
   for (const Task& task : plan.step.tasks) {
-    if (task.lane == Lane::nvme_read) read += task.bytes;
+    if (task.kind == TaskKind::read_tile) read += task.bytes;
     if (task.lane == Lane::nvme_write) written += task.bytes;
     if (task.kind == TaskKind::drain_gradient) up += task.bytes;
     if (task.kind == TaskKind::gather) down += task.bytes;

@@ -69,6 +69,32 @@ TEST(Simulate, AWaitThatCannotEndIsAnErrorAndNotAHang) {
   EXPECT_THROW(simulate(program, {1.0, 1.0}, separate_resources()), Error);
 }
 
+// With everything on NVMe, the next forward runs under the optimizer's last tiles: a barrier between steps would
+// cost a good part of them.
+TEST(Simulate, StepsChainWithoutABarrier) {
+  PlanRequest request = testing::small_request();
+  request.offload_optimizer = OffloadDevice::nvme;
+  request.offload_param = OffloadDevice::nvme;
+  request.persistence_threshold = 1000;  // the head stays: its new weights cross the link
+  const Plan plan = build_plan(request);
+  MachineRates rates = separate_resources();
+  rates.nvme_read_bytes = rates.nvme_write_bytes = rates.nvme_mixed_bytes = 1e9;
+  rates.matmul_flops = 1e6 / 1e-3;  // a forward takes a millisecond, a backward three
+  Program barred = plan.step;
+  const int last = static_cast<int>(barred.tasks.size()) - 1;
+  for (std::size_t i = 0; i < barred.tasks.size(); ++i) {
+    for (int back = 0; back < 12; ++back) barred.tasks[i].dependencies.push_back({last - back, true});
+  }
+  const double chained_s = simulate(plan.step, task_seconds(plan.step, rates), rates).step_s;
+  const double barred_s = simulate(barred, task_seconds(barred, rates), rates).step_s;
+  double optimizer_s = 0.0;
+  const std::vector<double> seconds = task_seconds(plan.step, rates);
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    if (plan.step.tasks[i].kind == TaskKind::read_tile) optimizer_s += seconds[i];
+  }
+  EXPECT_LT(chained_s, barred_s - 0.4 * optimizer_s);
+}
+
 TEST(Simulate, TerminatesForRandomPlansBetweenTheBusiestLaneAndTheSumOfAll) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 300; ++i) {

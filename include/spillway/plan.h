@@ -28,16 +28,17 @@ std::string_view name_of(Tier tier);
 constexpr std::int64_t alignment_of(Tier tier) { return tier == Tier::device ? 256 : 4096; }
 
 // A resource that executes its tasks in plan order. The first four are streams of the device, the rest
-// are threads of the host. The NVMe lanes keep several transfers in flight and retire them in order.
-enum class Lane : std::uint8_t { compute, h2d, d2h, comm, cpu, nvme_read, nvme_write };
-inline constexpr int kLanes = 7;
+// are threads of the host. The NVMe lanes keep several transfers in flight and retire them in order; weights have
+// a lane of their own, so that what a forward waits for does not queue behind state that the optimizer will want.
+enum class Lane : std::uint8_t { compute, h2d, d2h, comm, cpu, nvme_fetch, nvme_read, nvme_write };
+inline constexpr int kLanes = 8;
 
 constexpr bool is_stream(Lane lane) { return lane <= Lane::comm; }
-constexpr bool is_nvme(Lane lane) { return lane >= Lane::nvme_read; }
+constexpr bool is_nvme(Lane lane) { return lane >= Lane::nvme_fetch; }
 std::string_view name_of(Lane lane);
 
 enum class TaskKind : std::uint8_t {
-  read_weights,     // nvme_read   a layer's weights to host staging
+  read_weights,     // nvme_fetch  a layer's weights to host staging
   gather,           // h2d         a layer's weights to the device
   forward,          // compute
   backward,         // compute     the head's includes its forward and the loss

@@ -14,10 +14,26 @@ struct Life {
   std::int64_t first;  // task index in plan order, inclusive
   std::int64_t last;
   std::int64_t bytes;  // rounded to the alignment
+  bool opens_step = false;   // brings weights to the step's first forward
+  bool closes_step = false;  // in use after the gate
 };
 
+std::int64_t first_of(const Program& program, TaskKind kind) {
+  const auto it = std::find_if(program.tasks.begin(), program.tasks.end(), [kind](const Task& task) { return task.kind == kind; });
+  return it - program.tasks.begin();
+}
+
+void mark_ends(const Plan& plan, const Program& program, std::vector<Life>& lives) {
+  const std::int64_t backward = first_of(program, TaskKind::backward), gate = first_of(program, TaskKind::gate);
+  for (Life& life : lives) {
+    const Owner owner = plan.buffers[static_cast<std::size_t>(life.buffer)].owner;
+    life.opens_step = life.first < backward && (owner == Owner::staging || owner == Owner::weights);
+    life.closes_step = life.last > gate;
+  }
+}
+
 std::vector<Life> lives_of(const Plan& plan, const Program& program) {
-  std::vector<Life> by_buffer(plan.buffers.size(), {-1, std::numeric_limits<std::int64_t>::max(), -1, 0});
+  std::vector<Life> by_buffer(plan.buffers.size(), {-1, std::numeric_limits<std::int64_t>::max(), -1, 0, false, false});
   for (std::size_t i = 0; i < program.tasks.size(); ++i) {
     for (const Access& access : program.tasks[i].accesses) {
       const auto b = static_cast<std::size_t>(access.buffer);
@@ -30,7 +46,14 @@ std::vector<Life> lives_of(const Plan& plan, const Program& program) {
     }
   }
   std::erase_if(by_buffer, [](const Life& life) { return life.buffer < 0; });
+  mark_ends(plan, program, by_buffer);
   return by_buffer;
+}
+
+// Steps chain: the next one's first weights are on their way while this one's optimizer is at its last tiles. If
+// they shared memory with these, the next forward would wait for the end of the optimizer.
+bool meet_across_steps(const Life& a, const Life& b) {
+  return (a.opens_step && b.closes_step) || (a.closes_step && b.opens_step);
 }
 
 // Largest first; among equals the earlier one, so that a ring reuses its oldest place.
@@ -48,7 +71,8 @@ struct Placed {
 std::int64_t lowest_free_offset(const std::vector<Placed>& placed, const Life& life, std::int64_t base) {
   std::int64_t offset = base;
   for (const Placed& other : placed) {  // by offset
-    if (other.life.last < life.first || life.last < other.life.first) continue;
+    const bool apart = other.life.last < life.first || life.last < other.life.first;
+    if (apart && !meet_across_steps(life, other.life)) continue;
     if (other.offset >= offset + life.bytes) break;
     offset = std::max(offset, other.offset + other.life.bytes);
   }

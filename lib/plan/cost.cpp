@@ -11,6 +11,7 @@ double lane_rate(const Task& task, const MachineRates& rates) {
     case Lane::d2h: return rates.d2h_bytes;
     case Lane::comm: return rates.d2h_bytes;
     case Lane::cpu: return rates.cpu_adam_bytes;
+    case Lane::nvme_fetch:
     case Lane::nvme_read: return rates.nvme_read_bytes;
     case Lane::nvme_write: return rates.nvme_write_bytes;
   }

@@ -75,6 +75,7 @@ class Derivation {
  public:
   Derivation(const Plan& plan, Program& program)
       : plan_(plan), program_(program), count_(static_cast<int>(program.tasks.size())) {
+    last_in_lane_.fill(kNone);
     started_.resize(2 * program.tasks.size());
     finished_.resize(2 * program.tasks.size());
   }
@@ -95,7 +96,7 @@ class Derivation {
   std::array<Shadow, kTiers> shadows_;
   std::vector<Clock> started_;   // known finished when the task starts
   std::vector<Clock> finished_;  // known finished when the task has finished
-  std::array<int, kLanes> last_in_lane_ = {kNone, kNone, kNone, kNone, kNone, kNone, kNone};
+  std::array<int, kLanes> last_in_lane_;
   Clock position_{};             // tasks so far per lane
   std::vector<int> candidates_;
 };

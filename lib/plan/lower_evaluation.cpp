@@ -13,7 +13,7 @@ int lower_weights(Plan& plan, Timeline& timeline, int layer, std::int64_t first)
   const std::int64_t stored = plan.buffers[static_cast<std::size_t>(from)].bytes;
   if (source.weights_tier == Tier::nvme) {
     const int staging = add_transient(plan, fmt::format("weights of {}, read", source.name), Tier::host, Owner::staging, stored);
-    timeline.before(first - 2 * depth, make_task(TaskKind::read_weights, Lane::nvme_read, layer, -1, stored,
+    timeline.before(first - 2 * depth, make_task(TaskKind::read_weights, Lane::nvme_fetch, layer, -1, stored,
                                                  {read_of(plan, from, Role::source), write_of(plan, staging, Role::destination)}));
     from = staging;
   }

@@ -1,6 +1,8 @@
 // The optimizer: each tile's state is read, updated and written back while its neighbours' are on their
 // way in and out; new 16-bit weights go where the weights live.
+#include <algorithm>
 #include <deque>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -10,12 +12,24 @@ namespace spillway {
 
 namespace {
 
+// Forward order, since the next step wants its first layers first. But tiles whose weights have to cross the link come
+// before all others: the link's lane works in order, and the next step's first gather must not stand behind them.
+std::vector<int> update_order(const Plan& plan) {
+  std::vector<int> order(plan.tiles.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_partition(order.begin(), order.end(), [&](int t) {
+    const LayerPlan& layer = plan.layers[static_cast<std::size_t>(plan.tiles[static_cast<std::size_t>(t)].layer)];
+    return layer.weights_tier == Tier::device && !layer.update_on_device;
+  });
+  return order;
+}
+
 class UpdateLowering {
  public:
   UpdateLowering(const FinishedGradients& gradients, Plan& plan, Timeline& timeline)
-      : gradients_(gradients), plan_(plan), timeline_(timeline), ring_(plan.tiles.size(), -1) {
-    for (std::size_t t = 0; t < plan.tiles.size(); ++t) {
-      if (plan.tiles[t].tier == Tier::nvme) swapped_.push_back(static_cast<int>(t));
+      : gradients_(gradients), plan_(plan), timeline_(timeline), ring_(plan.tiles.size(), -1), order_(update_order(plan)) {
+    for (const int t : order_) {
+      if (plan.tiles[static_cast<std::size_t>(t)].tier == Tier::nvme) swapped_.push_back(t);
     }
   }
 
@@ -33,7 +47,8 @@ class UpdateLowering {
   Plan& plan_;
   Timeline& timeline_;
   std::vector<int> ring_;       // per tile on NVMe: its place in the host ring
-  std::vector<int> swapped_;    // tiles on NVMe, in update order
+  std::vector<int> order_;      // all tiles, as they are updated
+  std::vector<int> swapped_;    // those on NVMe, likewise
   std::size_t next_read_ = 0;   // into swapped_
   std::deque<std::vector<Task>> outgoing_;  // per updated tile: its transfers, issued one tile later
 };
@@ -123,9 +138,9 @@ void UpdateLowering::retire(std::size_t keep) {
 
 void UpdateLowering::run() {
   for (int i = 0; i < plan_.request.prefetch_depth; ++i) read_ahead(end() - 1);
-  for (std::size_t t = 0; t < plan_.tiles.size(); ++t) {
-    if (plan_.tiles[t].tier == Tier::nvme) read_ahead(end());
-    update(static_cast<int>(t));
+  for (const int t : order_) {
+    if (plan_.tiles[static_cast<std::size_t>(t)].tier == Tier::nvme) read_ahead(end());
+    update(t);
     retire(1);
   }
   retire(0);

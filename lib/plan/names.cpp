@@ -9,7 +9,7 @@ std::string_view name_of(Tier tier) {
 }
 
 std::string_view name_of(Lane lane) {
-  constexpr std::array<std::string_view, kLanes> names = {"compute", "h2d", "d2h", "comm", "cpu", "nvme_read", "nvme_write"};
+  constexpr std::array<std::string_view, kLanes> names = {"compute", "h2d", "d2h", "comm", "cpu", "nvme_fetch", "nvme_read", "nvme_write"};
   return names[static_cast<std::size_t>(lane)];
 }
 

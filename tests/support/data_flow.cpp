@@ -32,7 +32,7 @@ Transfer transfer_of(const Plan& plan, const Task& task) {
   Transfer transfer;
   for (const Access& access : task.accesses) {
     if (on_nvme(plan, access)) transfer.nvme = &access;
-    if (access.role == (task.lane == Lane::nvme_read ? Role::destination : Role::source)) transfer.host = &access;
+    if (access.role == (task.lane != Lane::nvme_write ? Role::destination : Role::source)) transfer.host = &access;
   }
   return transfer;
 }
@@ -159,7 +159,7 @@ int DataFlow::start_transfers(const Task& task, SwapChannel& channel, std::uint6
     const ExtentPlan& extent = plan_.extents[i];
     if (extent.buffer != transfer.nvme->buffer || extent.begin < transfer.nvme->begin || extent.begin >= transfer.nvme->end) continue;
     std::byte* const data = host + (extent.begin - transfer.nvme->begin);
-    if (task.lane == Lane::nvme_read) channel.read(static_cast<int>(i), data, tag);
+    if (task.lane != Lane::nvme_write) channel.read(static_cast<int>(i), data, tag);
     if (task.lane == Lane::nvme_write) channel.write(static_cast<int>(i), data, tag);
     ++started;
   }
@@ -176,7 +176,7 @@ void DataFlow::play_in_order(ProgramId program) {
     const Transfer transfer = transfer_of(plan_, task);
     const std::span<std::byte> nvme = memory.bytes(plan_, *transfer.nvme), host = memory.bytes(plan_, *transfer.host);
     const std::size_t bytes = std::min(nvme.size(), host.size());
-    if (task.lane == Lane::nvme_read) std::memcpy(host.data(), nvme.data(), bytes);
+    if (task.lane != Lane::nvme_write) std::memcpy(host.data(), nvme.data(), bytes);
     if (task.lane == Lane::nvme_write) std::memcpy(nvme.data(), host.data(), bytes);
   }
 }
