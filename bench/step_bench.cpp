@@ -114,7 +114,7 @@ struct Outcome {
 };
 
 Outcome compute_bound(const std::string& folder, const Effort& effort) {
-  constexpr std::int64_t kMicroBatch = 8, kTime = 256;
+  constexpr std::int64_t kMicroBatch = 16, kTime = 256;
   Contestant none("none", {"none", kMicroBatch, kTime, folder}), cpu("cpu", {"cpu", kMicroBatch, kTime, folder}),
       nvme("nvme", {"nvme", kMicroBatch, kTime, folder});
   fmt::print("compute bound: gpt2-10m, {} sequences of {} tokens\n", kMicroBatch, kTime);
