@@ -47,6 +47,13 @@ class CommandLine(Refusal):
     def test_sequence_longer_than_the_context(self):
         self.refused(COMMAND_LINE, self.config(), "--sequence-length", "129", words=("--sequence-length 129", "gpt2-tiny", "at most 128"))
 
+    def test_two_swap_folders(self):
+        config = self.config(cli.offload("nvme", "nvme"), {"zero_optimization": {"offload_param": {"nvme_path": "elsewhere"}}})
+        self.refused(COMMAND_LINE, config, words=("offload_param.nvme_path", '"elsewhere"', "the same"))
+
+    def test_more_memory_than_the_machine_has(self):
+        self.refused(MEMORY, self.config({"spillway": {"device_memory": "100TiB"}}), words=("[memory]", "device arena", "nothing was started"))
+
     def test_cuda_without_cuda(self):
         if "host, cuda" in self.spillway("--version").out:
             self.skipTest("this machine has a CUDA device")
