@@ -95,7 +95,7 @@ std::int64_t place_transients(Plan& plan, Tier tier, std::vector<Life> lives, st
   return top;
 }
 
-// What the bytes are for at the fullest moment of the step (persistent bytes always count).
+// What the bytes are for at the fullest moment (persistent bytes always count).
 void account(const Plan& plan, const std::vector<Life>& lives, Tier tier, TierUse& use) {
   use.by_owner.fill(0);
   for (const Buffer& buffer : plan.buffers) {
@@ -130,8 +130,11 @@ void account(const Plan& plan, const std::vector<Life>& lives, Tier tier, TierUs
 }  // namespace
 
 void allocate(Plan& plan) {
-  const std::vector<Life> step = lives_of(plan, plan.step);
-  const std::vector<Life> evaluation = lives_of(plan, plan.evaluation);
+  // What takes turns with the memory above the persistent buffers: the programs, and the tile held between steps.
+  const Buffer& held = plan.buffers[static_cast<std::size_t>(plan.maintenance_buffer)];
+  const std::array<std::vector<Life>, 3> turns = {
+      lives_of(plan, plan.step), lives_of(plan, plan.evaluation),
+      std::vector<Life>{{plan.maintenance_buffer, 0, 0, round_up(held.bytes, alignment_of(held.tier)), false, false}}};
   for (int t = 0; t < kTiers; ++t) {
     const auto tier = static_cast<Tier>(t);
     std::int64_t base = 0;
@@ -140,14 +143,12 @@ void allocate(Plan& plan) {
       buffer.offset = base;
       base += round_up(buffer.bytes, alignment_of(tier));
     }
+    std::array<std::int64_t, 3> tops;
+    std::transform(turns.begin(), turns.end(), tops.begin(), [&](const std::vector<Life>& lives) { return place_transients(plan, tier, lives, base); });
+    const auto fullest = std::max_element(tops.begin(), tops.end()) - tops.begin();
     TierUse& use = plan.tiers[static_cast<std::size_t>(t)];
-    use.peak = std::max(place_transients(plan, tier, step, base), place_transients(plan, tier, evaluation, base));
-    if (tier == Tier::host && plan.maintenance_buffer >= 0) {
-      Buffer& maintenance = plan.buffers[static_cast<std::size_t>(plan.maintenance_buffer)];
-      maintenance.offset = base;
-      use.peak = std::max(use.peak, base + round_up(maintenance.bytes, alignment_of(tier)));
-    }
-    account(plan, step, tier, use);
+    use.peak = tops[static_cast<std::size_t>(fullest)];
+    account(plan, turns[static_cast<std::size_t>(fullest)], tier, use);
   }
 }
 
