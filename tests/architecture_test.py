@@ -221,7 +221,7 @@ GOOD_TREE = {
     "tests/zero_test.cpp": "#include <gtest/gtest.h>\n#include <fmt/format.h>\n#include \"zero/zero.h\"\n",
     "tests/support/check.h": "#pragma once\n#include \"support/check.h\"\n",
     "tests/meson.build": "units = [['zero', [zero], 'fast']]\n",
-    "run.sh": "cat ./work/x $dir/root/y\n",
+    "run.sh": "cat ./" + "work/x $dir/" + "root/y\n",
 }
 
 # rule -> what to lay over GOOD_TREE; the rule must find one violation, in the first file named
