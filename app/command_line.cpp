@@ -33,6 +33,7 @@ constexpr const char* kExitStatus =
     "  4        memory budget\n"
     "  5        disk or file\n"
     "  6        device\n"
+    "  7        another rank failed or does not answer, or the ranks disagree\n"
     "  128 + N  ended by signal N: after the step in progress, with all files complete (a second one ends it at once)";
 
 CLI::Validator at_least(std::int64_t least) {

@@ -42,6 +42,8 @@ int main(int argc, char** argv) {
     return app::report(error, 5);
   } catch (const DeviceError& error) {
     return app::report(error, 6);
+  } catch (const CommError& error) {
+    return app::report(error, 7);
   } catch (const std::exception& error) {
     return app::report(error, 1);
   }

@@ -99,6 +99,23 @@ TEST(Hash, DoesNotDependOnHowTheDataIsCut) {
   EXPECT_EQ(hex64(0xabcULL), "0000000000000abc");
 }
 
+TEST(Hash, OfATensorIsTheSumOfItsPartsWhoeverTakesThem) {
+  std::vector<std::uint32_t> values(1000);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::uint32_t>(i * 2654435761u);
+  const std::uint64_t key = hash_key("h.0.weight", "master");
+  const std::span<const std::uint32_t> all(values);
+  const std::uint64_t whole = element_hash(key, 0, all);
+  EXPECT_EQ(whole, element_hash(key, 613, all.subspan(613)) + element_hash(key, 0, all.first(613)));
+  std::swap(values[3], values[700]);
+  EXPECT_NE(whole, element_hash(key, 0, all)) << "two elements swapped";
+  std::swap(values[3], values[700]);
+  values[999] ^= 1;
+  EXPECT_NE(whole, element_hash(key, 0, all)) << "one bit";
+  values[999] ^= 1;
+  EXPECT_NE(whole, element_hash(hash_key("h.0.weight", "exp_avg"), 0, all));
+  EXPECT_NE(hash_key("ab", "c"), hash_key("a", "bc"));
+}
+
 TEST(Text, SizesReadWell) {
   EXPECT_EQ(human_bytes(512), "512 B");
   EXPECT_EQ(human_bytes(48 << 20), "48.0 MiB");

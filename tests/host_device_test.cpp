@@ -105,6 +105,21 @@ TEST(HostStream, CopiesBytes) {
   }
 }
 
+TEST(HostStream, CallsAFunctionInOrderAndTakesOverItsError) {
+  const auto d = device();
+  const auto stream = d->make_stream("test");
+  int seen = 0;
+  std::vector<std::byte> from(4, std::byte{7}), to(4);
+  stream->copy(to.data(), from.data(), 4);
+  stream->call([&seen, &to] { seen = static_cast<int>(to[3]); });
+  stream->synchronize();
+  EXPECT_EQ(seen, 7);
+  stream->call([] { throw CommError("rank 1 is gone"); });
+  stream->call([&seen] { seen = 8; });
+  EXPECT_THROW(stream->synchronize(), CommError);
+  EXPECT_EQ(seen, 7) << "work after a failure is skipped";
+}
+
 TEST(HostStream, AFullQueueMakesTheCallerWaitAndLosesNothing) {
   const auto d = device();
   const auto stream = d->make_stream("test");

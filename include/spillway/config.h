@@ -78,6 +78,10 @@ struct SpillwayConfig {
   std::string io_engine = "auto";             // auto, io_uring, libaio, threads
   bool verify = true;                         // checksum every tile read back from NVMe
   int threads = 0;                            // compute threads; 0: one per core of the affinity mask
+  std::vector<std::string> frozen;            // patterns (* and ?) of parameter names that are not trained
+  double comm_timeout_s = 60.0;               // a rank not heard for so long is given up
+  std::int64_t hash_every = 1000;             // steps between comparisons of the ranks' state; 0: never
+  std::optional<std::int64_t> checkpoint_memory;  // bytes of host memory a save may copy state to; unset: two tiles
   std::string profile;                        // file of measured rates; empty: measure at start
 };
 
@@ -108,6 +112,14 @@ struct Config {
   OffloadConfig offload_param;
   OffloadConfig offload_optimizer;
   std::int64_t param_persistence_threshold = 100000;  // elements; layers at or below it stay on the device (stage 3)
+
+  // Several ranks.
+  std::int64_t reduce_bucket_size = 500'000'000;     // elements a reduce-scatter moves at a time; >= 1
+  std::int64_t allgather_bucket_size = 500'000'000;  // elements an all-gather moves at a time; >= 1
+  std::int64_t prefetch_bucket_size = 50'000'000;    // elements gathered ahead of use, but at least one layer; 0: none
+  std::int64_t max_reuse_distance = 1'000'000'000;   // stage 3: weights used again within so many elements stay; 0: never
+  bool overlap_comm = true;                          // collectives beside compute; false: in its order
+  std::int64_t hpz_partition_size = 1;               // ranks that shard among themselves; 1: all (zero_hpz_partition_size)
 
   bool checkpoint_activations_on_host = false;  // activation_checkpointing.cpu_checkpointing
 

@@ -2,11 +2,14 @@
 // the embedded default) and by gpu/ (CUDA).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "spillway/dtype.h"
 
@@ -33,6 +36,22 @@ class Event {
   virtual std::int64_t time_ns() const = 0;
 };
 
+// A function and its arguments, to be called once. Stored in place, so that enqueuing it allocates nothing.
+class HostCall {
+ public:
+  template <class F>
+    requires(std::is_trivially_copyable_v<F> && sizeof(F) <= 128)
+  HostCall(F function) : call_([](const std::byte* stored) { (*reinterpret_cast<const F*>(stored))(); }) {  // NOLINT: implicit on purpose
+    new (stored_) F(function);
+  }
+
+  void operator()() const { call_(stored_); }
+
+ private:
+  alignas(std::max_align_t) std::byte stored_[128];
+  void (*call_)(const std::byte*);
+};
+
 // An in-order queue of asynchronous work. Work of different streams is unordered unless wait() orders
 // it. One thread at a time may enqueue. Nothing here blocks the caller except synchronize().
 class Stream {
@@ -43,6 +62,10 @@ class Stream {
   // arena memory of the device or pinned host memory; both stay untouched by the caller until the
   // copy has finished. The ranges do not overlap.
   virtual void copy(void* dst, const void* src, std::int64_t bytes) = 0;
+
+  // Calls a function on a thread of the host once earlier work of this stream has finished; later work waits for
+  // it. It must not use the device. What it throws becomes the error of the stream's work.
+  virtual void call(const HostCall& function) = 0;
 
   // Marks the current end of this stream's work.
   virtual void record(Event& event) = 0;

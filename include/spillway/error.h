@@ -37,6 +37,12 @@ class IoError : public Error {
   using Error::Error;
 };
 
+// Another rank failed, died or does not answer, or the ranks disagree.
+class CommError : public Error {
+ public:
+  using Error::Error;
+};
+
 // The device (or its driver) is absent or failed.
 class DeviceError : public Error {
  public:

@@ -31,6 +31,15 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
+// A hash of a tensor that can be taken in parts by anyone and added up (modulo 2^64): the sum over its elements of a
+// mix of the tensor's key, the element's index and its bits. How the tensor is cut, and over how many ranks, does
+// not matter. The values are those of elements first, first + 1, ...
+std::uint64_t element_hash(std::uint64_t key, std::int64_t first, std::span<const std::uint32_t> values);
+std::uint64_t element_hash(std::uint64_t key, std::int64_t first, std::span<const std::uint16_t> values);
+
+// The key of a named tensor.
+std::uint64_t hash_key(std::string_view name, std::string_view kind);
+
 // Sixteen lower-case hexadecimal digits.
 std::string hex64(std::uint64_t value);
 

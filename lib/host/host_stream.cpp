@@ -21,6 +21,10 @@ void HostStream::copy(void* dst, const void* src, std::int64_t bytes) {
   enqueue([=] { std::memcpy(dst, src, static_cast<std::size_t>(bytes)); });
 }
 
+void HostStream::call(const HostCall& function) {
+  enqueue([function] { function(); });
+}
+
 void HostStream::record(Event& event) {
   const std::shared_ptr<EventState>& state = static_cast<HostEvent&>(event).state();
   ring_.push([this, state, generation = state->next_generation()] { state->complete(generation, error_); });

@@ -34,6 +34,7 @@ class HostStream final : public Stream {
   }
 
   void copy(void* dst, const void* src, std::int64_t bytes) override;
+  void call(const HostCall& function) override;
   void record(Event& event) override;
   void wait(Event& event) override;
   void synchronize() override;
