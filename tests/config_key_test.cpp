@@ -190,6 +190,19 @@ TEST(ConfigKeys, NumbersAreTakenInEveryCommonSpelling) {
             std::numeric_limits<std::int64_t>::max());
 }
 
+TEST(ConfigKeys, ListsOfStringsMayBeOneString) {
+  const auto frozen = [](std::string_view value) {
+    return parse_config(document("spillway", "frozen", value), "ds.json", {}).spillway.frozen;
+  };
+  EXPECT_THAT(frozen("[]"), testing::IsEmpty());
+  EXPECT_THAT(frozen("null"), testing::IsEmpty());
+  EXPECT_THAT(frozen("\"wte.*\""), testing::ElementsAre("wte.*"));
+  EXPECT_THAT(frozen("[\"wte.*\", \"h.?.ln_1.bias\"]"), testing::ElementsAre("wte.*", "h.?.ln_1.bias"));
+  for (const std::string_view value : {"1", "[1]", "\"\"", "[\"wte.*\", \"\"]", "{\"wte.*\": true}", "[\"a\", [\"b\"]]"}) {
+    EXPECT_THAT(error_of(document("spillway", "frozen", value)), HasSubstr("spillway.frozen: expected a list")) << value;
+  }
+}
+
 TEST(ConfigKeys, NumbersThatMakeNoSenseAreRefused) {
   for (const std::string_view value :
        {"-1000", "0", "1.5", "NaN", "inf", "-inf", "\"eight\"", "\"\"", "true", "[8]", "1e30"}) {

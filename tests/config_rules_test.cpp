@@ -1,4 +1,4 @@
-// Rules between keys: batch sizes, precision, optimizer, schedule, offload, defaults, and the written-out result.
+// Rules between keys: precision, optimizer, schedule, offload, defaults, and the written-out result.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "config/batch_triangle.h"
 #include "spillway/config.h"
 #include "spillway/error.h"
 
@@ -18,8 +17,6 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-constexpr ConfigContext kFourRanks = {.world_size = 4, .total_steps = 0};
 
 Config parse(const std::string& text, const ConfigContext& context = {}) {
   return parse_config(text, "ds.json", context);
@@ -38,52 +35,6 @@ KeyReport row(const Config& config, const std::string& path) {
   const auto found = std::find_if(config.keys.begin(), config.keys.end(),
                                   [&](const KeyReport& report) { return report.path == path; });
   return found == config.keys.end() ? KeyReport{} : *found;
-}
-
-TEST(BatchTriangle, CompletesEveryConsistentSubsetOfTheThreeSizes) {
-  for (std::int64_t world = 1; world <= 4; ++world) {
-    for (std::int64_t micro = 1; micro <= 6; ++micro) {
-      for (std::int64_t accumulation = 1; accumulation <= 6; ++accumulation) {
-        const config::BatchSizes full{micro * accumulation * world, micro, accumulation};
-        const config::BatchSizes pairs[] = {
-            full, {full.train, micro, {}}, {full.train, {}, accumulation}, {{}, micro, accumulation}};
-        for (config::BatchSizes given : pairs) {
-          EXPECT_EQ(config::complete(given, world), "");
-          EXPECT_EQ(given, full);
-        }
-        config::BatchSizes train_only{full.train, {}, {}};
-        EXPECT_EQ(config::complete(train_only, world), "");
-        EXPECT_EQ(train_only, (config::BatchSizes{full.train, micro * accumulation, 1}));
-        config::BatchSizes micro_only{{}, micro, {}};
-        EXPECT_EQ(config::complete(micro_only, world), "");
-        EXPECT_EQ(micro_only, (config::BatchSizes{micro * world, micro, 1}));
-      }
-    }
-  }
-}
-
-// The two-rank cases of DeepSpeed's tests/unit/runtime/test_ds_config_dict.py: (train, micro, accumulation).
-TEST(BatchTriangle, AcceptsAndRefusesAsDeepSpeedDoes) {
-  config::BatchSizes sizes{32, 16, 1};
-  EXPECT_EQ(config::complete(sizes, 2), "");
-  sizes = {32, 8, 2};
-  EXPECT_EQ(config::complete(sizes, 2), "");
-  sizes = {33, 17, 2};
-  EXPECT_NE(config::complete(sizes, 2), "");
-  sizes = {32, 18, 1};
-  EXPECT_NE(config::complete(sizes, 2), "");
-}
-
-TEST(BatchTriangle, ExplainsAllFourNumbersAndOffersChangesThatFit) {
-  EXPECT_EQ(error_of(R"({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4})",
-                     kFourRanks),
-            "ds.json:1: train_batch_size: train_batch_size 32 is not train_micro_batch_size_per_gpu 4 x "
-            "gradient_accumulation_steps 4 x 4 ranks = 64; any one of these fits: train_batch_size 64, or "
-            "train_micro_batch_size_per_gpu 2, or gradient_accumulation_steps 2, or 2 ranks");
-  EXPECT_THAT(error_of(R"({"train_batch_size": 10, "gradient_accumulation_steps": 4})", kFourRanks),
-              AllOf(HasSubstr("train_batch_size 10 is not"), HasSubstr("(any)"), HasSubstr("fits: train_batch_size 16")));
-  EXPECT_THAT(error_of(R"({"train_micro_batch_size_per_gpu": 2147483647, "gradient_accumulation_steps": 2147483647})",
-                       kFourRanks), HasSubstr("more than 2^63"));
 }
 
 TEST(Precision, IsChosenByTheTwoSwitches) {
@@ -249,7 +200,8 @@ TEST(Offload, DeprecatedSpellingsStillWork) {
 TEST(Spillway, SectionIsReadInItsUnits) {
   const Config config = parse(R"({"spillway": {"device_memory": "48MiB", "host_memory": 5e8, "nvme_memory": "1.5GB",
       "tile_size": "4Ki", "prefetch_depth": 3, "placement": "fill", "schedule": "micro_batch_major",
-      "io_engine": "threads", "verify": false, "threads": 2, "profile": "rates.json"}})");
+      "io_engine": "threads", "verify": false, "threads": 2, "profile": "rates.json", "comm_timeout_s": 2.5,
+      "hash_every": 50, "checkpoint_memory": "256MiB", "frozen": ["wte.weight", "h.0.*"]}})");
   const SpillwayConfig& spillway = config.spillway;
   EXPECT_EQ(spillway.device_memory, std::int64_t{48} << 20);
   EXPECT_EQ(spillway.host_memory, 500000000);
@@ -261,26 +213,35 @@ TEST(Spillway, SectionIsReadInItsUnits) {
   EXPECT_FALSE(spillway.verify);
   EXPECT_EQ(spillway.threads, 2);
   EXPECT_EQ(spillway.profile, "rates.json");
+  EXPECT_EQ(spillway.comm_timeout_s, 2.5);
+  EXPECT_EQ(spillway.hash_every, 50);
+  EXPECT_EQ(spillway.checkpoint_memory, std::int64_t{256} << 20);
+  EXPECT_THAT(spillway.frozen, testing::ElementsAre("wte.weight", "h.0.*"));
   EXPECT_EQ(parse(R"({"spillway": {"tile_size": 4194304}})").spillway.tile_size, 4194304);
   EXPECT_EQ(parse(R"({"spillway": {"tile_size": "1Mi"}})").spillway.tile_size, 1048576);
   EXPECT_THAT(error_of(R"({"spillway": {"tile_size": 4e6}})"),
               HasSubstr("4000000 elements is not a multiple of 2048; the nearest are 3999744 and 4001792"));
   EXPECT_THAT(error_of(R"({"spillway": {"tile_size": 1024}})"), HasSubstr("at least 2048"));
   EXPECT_THAT(error_of(R"({"spillway": {"device_memory": "48 M"}})"), HasSubstr("spillway.device_memory: expected a size"));
+  EXPECT_THAT(error_of(R"({"spillway": {"comm_timeout_s": 0}})"), HasSubstr("allowed: more than 0"));
+  EXPECT_THAT(error_of(R"({"spillway": {"comm_timeout_s": "inf"}})"), HasSubstr("expected a finite number"));
+  EXPECT_THAT(error_of(R"({"spillway": {"hash_every": -1}})"), HasSubstr("allowed: at least 0"));
+  EXPECT_EQ(parse(R"({"spillway": {"hash_every": 0}})").spillway.hash_every, 0);
+  EXPECT_FALSE(parse("{}").spillway.checkpoint_memory.has_value());
   EXPECT_THAT(error_of(R"({"spillway": {"io_engine": "iouring"}})"), HasSubstr("did you mean \"io_uring\"?"));
 }
 
 TEST(Report, NamesTheSourceOfEveryValue) {
   const Config config = parse(R"({"train_micro_batch_size_per_gpu": 2, "gradient_clipping": "auto",
-      "zero_optimization": {"stage": 1, "reduce_bucket_size": 123}})");
+      "zero_optimization": {"stage": 1, "sub_group_size": 123}})");
   EXPECT_EQ(row(config, "train_micro_batch_size_per_gpu").source, KeyReport::Source::file);
   EXPECT_EQ(row(config, "train_batch_size").source, KeyReport::Source::derived);
   EXPECT_EQ(row(config, "train_batch_size").value, "2");
   EXPECT_EQ(row(config, "gradient_clipping").source, KeyReport::Source::automatic);
   EXPECT_EQ(row(config, "gradient_clipping").value, "1.0");
   EXPECT_EQ(row(config, "steps_per_print").source, KeyReport::Source::default_value);
-  EXPECT_EQ(row(config, "zero_optimization.reduce_bucket_size").value, "123");
-  EXPECT_THAT(row(config, "zero_optimization.reduce_bucket_size").note, HasSubstr("no effect"));
+  EXPECT_EQ(row(config, "zero_optimization.sub_group_size").value, "123");
+  EXPECT_THAT(row(config, "zero_optimization.sub_group_size").note, HasSubstr("no effect"));
 }
 
 // The written configuration is complete: read again, without the context that filled the gaps, it is the same.
@@ -302,6 +263,10 @@ TEST(Report, EffectiveConfigurationReadsBackAsItself) {
           "gradient_clipping": 0.1,
           "spillway": {"device_memory": "1GiB", "tile_size": "2Ki", "placement": "fill", "threads": 1,
                        "verify": false}})",
+      R"({"zero_optimization": {"stage": 2, "reduce_bucket_size": 0, "allgather_bucket_size": 5e7, "overlap_comm": false,
+          "stage3_prefetch_bucket_size": 0, "stage3_max_reuse_distance": 12345, "zero_hpz_partition_size": 2},
+          "spillway": {"frozen": ["wte.*", "h.?.\"x\""], "comm_timeout_s": 0.25, "hash_every": 0,
+                       "checkpoint_memory": "64MiB"}})",
       R"({"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_type": "linear", "warmup_num_steps": 0,
           "warmup_min_lr": 3}}, "steps_per_print": inf})",
       R"({"scheduler": {"type": "WarmupLR", "params": {"total_num_steps": 4}},
@@ -325,6 +290,16 @@ TEST(Report, EffectiveConfigurationReadsBackAsItself) {
     EXPECT_EQ(second.scheduler.warmup_type, first.scheduler.warmup_type);
     EXPECT_EQ(second.offload_optimizer.nvme_path, first.offload_optimizer.nvme_path);
     EXPECT_EQ(second.spillway.device_memory, first.spillway.device_memory);
+    EXPECT_EQ(second.reduce_bucket_size, first.reduce_bucket_size);
+    EXPECT_EQ(second.allgather_bucket_size, first.allgather_bucket_size);
+    EXPECT_EQ(second.prefetch_bucket_size, first.prefetch_bucket_size);
+    EXPECT_EQ(second.max_reuse_distance, first.max_reuse_distance);
+    EXPECT_EQ(second.overlap_comm, first.overlap_comm);
+    EXPECT_EQ(second.hpz_partition_size, first.hpz_partition_size);
+    EXPECT_EQ(second.spillway.frozen, first.spillway.frozen);
+    EXPECT_EQ(second.spillway.comm_timeout_s, first.spillway.comm_timeout_s);
+    EXPECT_EQ(second.spillway.hash_every, first.spillway.hash_every);
+    EXPECT_EQ(second.spillway.checkpoint_memory, first.spillway.checkpoint_memory);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "config/batch_triangle.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <fmt/format.h>
@@ -7,10 +8,6 @@
 namespace spillway::config {
 
 namespace {
-
-std::string ranks(std::int64_t world_size) {
-  return world_size == 1 ? "1 rank" : fmt::format("{} ranks", world_size);
-}
 
 // The product, or nothing when it does not fit.
 std::optional<std::int64_t> product(std::int64_t a, std::int64_t b, std::int64_t c) {
@@ -21,6 +18,13 @@ std::optional<std::int64_t> product(std::int64_t a, std::int64_t b, std::int64_t
 
 std::string number_or(const std::optional<std::int64_t>& number, std::string_view otherwise) {
   return number ? fmt::format("{}", *number) : std::string(otherwise);
+}
+
+// Of n, at most `limit`; both at least 1.
+std::int64_t largest_divisor(std::int64_t n, std::int64_t limit) {
+  std::int64_t divisor = std::min(n, limit);
+  while (n % divisor != 0) --divisor;
+  return divisor;
 }
 
 // Changes of one number each that make the equation true, given the sizes that the file sets.
@@ -39,8 +43,11 @@ std::vector<std::string> fixes(const BatchSizes& given, std::int64_t world_size)
   if (given.accumulation && train % (micro * world_size) == 0) {
     fixes.push_back(fmt::format("gradient_accumulation_steps {}", train / (micro * world_size)));
   }
-  if (given.micro && given.accumulation && train % (micro * accumulation) == 0) {
-    fixes.push_back(ranks(train / (micro * accumulation)));
+  if (train % (micro * accumulation) == 0) {
+    // With a free third number any divisor fits; the most ranks that do not exceed those there are.
+    std::int64_t world = train / (micro * accumulation);
+    if (third_is_free) world = largest_divisor(world, world_size);
+    fixes.push_back(ranks(world));
   }
   return fixes;
 }
@@ -56,6 +63,10 @@ std::string contradiction(const BatchSizes& given, std::int64_t world_size) {
 }
 
 }  // namespace
+
+std::string ranks(std::int64_t world_size) {
+  return world_size == 1 ? "1 rank" : fmt::format("{} ranks", world_size);
+}
 
 std::string complete(BatchSizes& sizes, std::int64_t world_size) {
   const BatchSizes given = sizes;

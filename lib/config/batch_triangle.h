@@ -21,4 +21,7 @@ struct BatchSizes {
 // empty string, or why the numbers do not fit together and which changes would make them fit.
 std::string complete(BatchSizes& sizes, std::int64_t world_size);
 
+// "1 rank", "4 ranks".
+std::string ranks(std::int64_t world_size);
+
 }  // namespace spillway::config

@@ -146,6 +146,20 @@ std::optional<std::vector<double>> read_numbers(const Range& range, const Value&
   return numbers;
 }
 
+std::optional<std::vector<std::string>> read_strings(const Value& value, const Place& place) {
+  const Array* list = std::get_if<Array>(&value.data);
+  std::vector<std::string> strings;
+  for (const Value& element : list != nullptr ? std::span<const Value>(*list) : std::span(&value, 1)) {
+    const std::string* text = element.string();
+    if (text == nullptr || text->empty()) {
+      expected("a list of strings, none of them empty, or one string", value, place);
+      return std::nullopt;
+    }
+    strings.push_back(*text);
+  }
+  return strings;
+}
+
 // The index of the word that `value` spells in any case.
 std::optional<std::size_t> read_word(std::span<const std::string_view> words, const Value& value, const Place& place) {
   const std::string* text = value.string();
@@ -188,6 +202,7 @@ struct Reading {
   void operator()(const Elements& slot) const { store(*slot.elements, read_elements(range, value, place)); }
   void operator()(const Path& slot) const { store(*slot.path, read_path(value, place)); }
   void operator()(const Numbers& slot) const { store(*slot.numbers, read_numbers(range, value, place)); }
+  void operator()(const Strings& slot) const { store(*slot.strings, read_strings(value, place)); }
   void operator()(const Word& slot) const {
     if (const auto i = read_word(slot.words, value, place)) *slot.word = slot.words[*i];
   }
@@ -215,6 +230,11 @@ struct Writing {
   Value operator()(const Numbers& slot) const {
     Array list;
     for (const double x : *slot.numbers) list.emplace_back().data = x;
+    return {std::move(list)};
+  }
+  Value operator()(const Strings& slot) const {
+    Array list;
+    for (const std::string& text : *slot.strings) list.emplace_back().data = text;
     return {std::move(list)};
   }
   Value operator()(const Word& slot) const { return {*slot.word}; }

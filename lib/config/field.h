@@ -20,13 +20,14 @@ struct Bytes { std::optional<std::int64_t>* bytes; };       // 50331648 or "48Mi
 struct Elements { std::int64_t* elements; };                // 4194304, 4e6 or "4Mi"; a fraction is cut off
 struct Path { std::optional<std::string>* path; };          // "/swap", or a list of one
 struct Numbers { std::vector<double>* numbers; };           // a list of two
+struct Strings { std::vector<std::string>* strings; };      // a list of strings, or one string; none is empty
 struct Word { std::string* word; std::span<const std::string_view> words; };
 struct OptionalWord { std::optional<std::string>* word; std::span<const std::string_view> words; };
 struct Choice { std::uint8_t* index; std::span<const std::string_view> words; };  // an enum; "" is written as absent
 
 using Field = std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, std::optional<std::int64_t>*, double*,
-                           std::optional<double>*, std::string*, Bytes, Elements, Path, Numbers, Word, OptionalWord,
-                           Choice>;
+                           std::optional<double>*, std::string*, Bytes, Elements, Path, Numbers, Strings, Word,
+                           OptionalWord, Choice>;
 
 template <class Enum>
 Choice choice(Enum& value, std::span<const std::string_view> words) {

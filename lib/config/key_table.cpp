@@ -22,6 +22,7 @@ constexpr Range kCount = {.low = 1, .high = 2147483647};
 constexpr Range kDecay = {.low = 0, .high = 1, .high_allowed = false};
 constexpr Range kScale = {.low = 0, .high = 0x1p100};
 constexpr Range kPositiveScale = {.low = 0, .high = 0x1p100, .low_allowed = false};
+constexpr Range kSeconds = {.low = 0, .high = 1e9, .low_allowed = false};
 constexpr Range at_least(double low) { return {.low = low}; }
 constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
 
@@ -47,10 +48,10 @@ constexpr Kind kString = Kind::string;
 constexpr Kind kAnything = Kind::any;
 
 constexpr std::string_view kPlanned = "every transfer and its buffer is planned before step 1";
-constexpr std::string_view kTiles = "tile size and prefetch depth come from the spillway section";
-constexpr std::string_view kOneRank = "there is nothing to choose with this release's communicators";
+constexpr std::string_view kGathered = "weights that ranks update in parts are always all-gathered";
 constexpr std::string_view kFp32State = "master weights, gradients and moments are always fp32";
 constexpr std::string_view kCompressed = "compressed communication is not supported; leave it out";
+constexpr std::string_view kGroups = "MiCS is not supported; zero_hpz_partition_size shards within groups of ranks";
 constexpr std::string_view kCheckpoint = "Spillway's own checkpoint format serves any world size and stage";
 constexpr std::string_view kMonitor = "no monitor is attached; --metrics writes every figure as JSON lines";
 constexpr std::string_view kPyTorch = "concerns PyTorch objects, of which there are none here";
@@ -77,8 +78,8 @@ constexpr Key kTable[] = {
     no_effect("gradient_predivide_factor", kNumber, "1.0", "gradients are averaged in fp32"),
     refused("gradient_allreduce_op", kString, "\"mean\"", "gradients are always averaged"),
     refused("sparse_gradients", kBool, "false", "gradients are dense"),
-    no_effect("disable_allgather", kBool, "false", kPlanned),
-    no_effect("allgather_size", kNumber, "500000000", kPlanned),
+    no_effect("disable_allgather", kBool, "false", kGathered),
+    no_effect("allgather_size", kNumber, "500000000", "zero_optimization.allgather_bucket_size sets it"),
     section("data_types"),
     no_effect("data_types.grad_accum_dtype", kString, "\"fp32\"", kFp32State),
     no_effect("data_types.param_dtype", kString, "null", "follows fp16.enabled and bf16.enabled"),
@@ -148,18 +149,31 @@ constexpr Key kTable[] = {
     used("zero_optimization.param_persistence_threshold", at_least(0),
          [](S& s) -> F { return Elements{&s.config.param_persistence_threshold}; }, {},
          "stage3_param_persistence_threshold"),
-    no_effect("zero_optimization.allgather_partitions", kBool, "true", kOneRank),
-    no_effect("zero_optimization.allgather_bucket_size", kNumber, "500000000", kPlanned),
-    no_effect("zero_optimization.overlap_comm", kBool, "null", "transfers always overlap what does not depend on them"),
-    no_effect("zero_optimization.reduce_scatter", kBool, "true", kOneRank),
-    no_effect("zero_optimization.reduce_bucket_size", kNumber, "500000000", kPlanned),
+    used("zero_optimization.reduce_bucket_size", at_least(0),
+         [](S& s) -> F { return Elements{&s.config.reduce_bucket_size}; }, "0: a layer at a time"),
+    used("zero_optimization.allgather_bucket_size", at_least(0),
+         [](S& s) -> F { return Elements{&s.config.allgather_bucket_size}; }, "0: a layer at a time"),
+    used("zero_optimization.prefetch_bucket_size", at_least(0),
+         [](S& s) -> F { return Elements{&s.config.prefetch_bucket_size}; }, "0: nothing is gathered ahead of use",
+         "stage3_prefetch_bucket_size"),
+    used("zero_optimization.max_reuse_distance", at_least(0),
+         [](S& s) -> F { return Elements{&s.config.max_reuse_distance}; }, "0: weights are always released after use",
+         "stage3_max_reuse_distance"),
+    used("zero_optimization.overlap_comm", kAny, [](S& s) -> F { return &s.config.overlap_comm; },
+         "null: true, at every stage"),
+    used("zero_optimization.zero_hpz_partition_size", kCount, [](S& s) -> F { return &s.config.hpz_partition_size; },
+         "ranks that shard among themselves, replicated from one such group to the next; 1: all ranks"),
+    no_effect("zero_optimization.allgather_partitions", kBool, "true", kGathered),
+    no_effect("zero_optimization.reduce_scatter", kBool, "true",
+              "sharded gradients are always reduce-scattered and summed in the order of the ranks"),
     no_effect("zero_optimization.contiguous_gradients", kBool, "true", "a layer's gradient always is one flat buffer"),
-    no_effect("zero_optimization.round_robin_gradients", kBool, "false", kPlanned),
-    no_effect("zero_optimization.use_multi_rank_bucket_allreduce", kBool, "true", kPlanned),
-    no_effect("zero_optimization.sub_group_size", kNumber, "1000000000", kTiles),
-    no_effect("zero_optimization.prefetch_bucket_size", kNumber, "50000000", kTiles, "stage3_prefetch_bucket_size"),
+    no_effect("zero_optimization.round_robin_gradients", kBool, "false",
+              "ranks share out every layer, so their copies are spread over the step already"),
+    no_effect("zero_optimization.use_multi_rank_bucket_allreduce", kBool, "true",
+              "a bucket always carries the parts of all ranks"),
+    no_effect("zero_optimization.sub_group_size", kNumber, "1000000000",
+              "spillway.tile_size sets the unit of the optimizer's work"),
     no_effect("zero_optimization.max_live_parameters", kNumber, "1000000000", kPlanned, "stage3_max_live_parameters"),
-    no_effect("zero_optimization.max_reuse_distance", kNumber, "1000000000", kPlanned, "stage3_max_reuse_distance"),
     no_effect("zero_optimization.model_persistence_threshold", kNumber, "9223372036854775807", kPlanned,
               "stage3_model_persistence_threshold"),
     no_effect("zero_optimization.gather_16bit_weights_on_model_save", kBool, "false",
@@ -169,9 +183,10 @@ constexpr Key kTable[] = {
               "exports are always complete and never gather the model on one device"),
     no_effect("zero_optimization.module_granularity_threshold", kNumber, "0", "the unit of fetching is a layer",
               "stage3_module_granularity_threshold"),
-    no_effect("zero_optimization.use_all_reduce_for_fetch_params", kBool, "false", kPlanned,
+    no_effect("zero_optimization.use_all_reduce_for_fetch_params", kBool, "false", kGathered,
               "stage3_use_all_reduce_for_fetch_params"),
-    no_effect("zero_optimization.allgather_sequential", kBool, "false", kPlanned, "stage3_allgather_sequential"),
+    no_effect("zero_optimization.allgather_sequential", kBool, "false",
+              "a layer is gathered in place, without a buffer to copy it from", "stage3_allgather_sequential"),
     no_effect("zero_optimization.ignore_unused_parameters", kBool, "true", "every parameter is used"),
     no_effect("zero_optimization.load_from_fp32_weights", kBool, "true", kCheckpoint),
     no_effect("zero_optimization.elastic_checkpoint", kBool, "false", kCheckpoint),
@@ -183,13 +198,12 @@ constexpr Key kTable[] = {
     no_effect("zero_optimization.enable_sanity_checks", kBool, "false", "the plan is checked before step 1, always"),
     no_effect("zero_optimization.save_muon_momentum_buffer_in_memory", kBool, "false", "there is no Muon"),
     refused("zero_optimization.legacy_stage1", kBool, "false", "that implementation is gone from DeepSpeed too"),
-    refused("zero_optimization.zero_hpz_partition_size", kNumber, "1", kCompressed),
     refused("zero_optimization.zero_quantized_weights", kBool, "false", kCompressed),
     refused("zero_optimization.zero_quantized_nontrainable_weights", kBool, "false", kCompressed),
     refused("zero_optimization.zero_quantized_gradients", kBool, "false", kCompressed),
     refused("zero_optimization.zeropp_loco_param", kAnything, "null", kCompressed),
-    refused("zero_optimization.mics_shard_size", kNumber, "-1", "MiCS is not supported; shards span all ranks"),
-    refused("zero_optimization.mics_hierarchical_params_gather", kBool, "false", "MiCS is not supported"),
+    refused("zero_optimization.mics_shard_size", kNumber, "-1", kGroups),
+    refused("zero_optimization.mics_hierarchical_params_gather", kBool, "false", kGroups),
     refused("zero_optimization.zenflow", kAnything, "null", "ZenFlow updates with stale gradients; not supported"),
     used("zero_optimization.cpu_offload", kAny, [](S& s) -> F { return &s.cpu_offload; }),
     used("zero_optimization.cpu_offload_param", kAny, [](S& s) -> F { return &s.cpu_offload_param; }, {},
@@ -303,6 +317,14 @@ constexpr Key kTable[] = {
     used("spillway.verify", kAny, [](S& s) -> F { return &s.config.spillway.verify; }),
     used("spillway.threads", between(0, 4096), [](S& s) -> F { return &s.config.spillway.threads; },
          "0: one per core of the affinity mask"),
+    used("spillway.frozen", kAny, [](S& s) -> F { return Strings{&s.config.spillway.frozen}; },
+         "parameters that are not trained, by name; * stands for any characters, ? for one"),
+    used("spillway.comm_timeout_s", kSeconds, [](S& s) -> F { return &s.config.spillway.comm_timeout_s; },
+         "a rank that is not heard for so long is given up"),
+    used("spillway.hash_every", at_least(0), [](S& s) -> F { return &s.config.spillway.hash_every; },
+         "steps between comparisons of the ranks' state; 0: never"),
+    used("spillway.checkpoint_memory", kAny, [](S& s) -> F { return Bytes{&s.config.spillway.checkpoint_memory}; },
+         "unset: two tiles"),
     used("spillway.profile", kAny, [](S& s) -> F { return &s.config.spillway.profile; },
          "empty: rates are measured at start"),
 };

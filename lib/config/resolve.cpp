@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -27,6 +28,8 @@ class Resolver {
     legacy_offload();
     offload_param();
     offload_optimizer();
+    buckets();
+    partition_groups();
     tile_size();
   }
 
@@ -244,6 +247,35 @@ class Resolver {
               "DeepSpeed accepts less than 1 only with stage 3; here any stage splits its state");
     }
     nvme_path(section, offload, settings_.optimizer_nvme_path);
+  }
+
+  void buckets() {
+    // More elements than any model has, few enough that their bytes can be counted; planning takes what there is.
+    constexpr std::int64_t unbounded = std::int64_t{1} << 60;
+    for (std::int64_t* bucket : {&config_.reduce_bucket_size, &config_.allgather_bucket_size}) {
+      if (*bucket == 0) *bucket = unbounded;
+    }
+    for (std::int64_t* size : {&config_.reduce_bucket_size, &config_.allgather_bucket_size,
+                               &config_.prefetch_bucket_size, &config_.max_reuse_distance}) {
+      *size = std::min(*size, unbounded);
+    }
+  }
+
+  void partition_groups() {
+    constexpr std::string_view path = "zero_optimization.zero_hpz_partition_size";
+    std::int64_t& size = config_.hpz_partition_size;
+    if (size > 1 && config_.zero_stage == 0) {
+      warning(path, "groups of ranks need stage 1, 2 or 3; stage is 0, so nothing is sharded");
+      size = 1;
+    }
+    const std::int64_t world = context_.world_size;
+    if (world % size == 0) return;
+    std::vector<std::int64_t> allowed;
+    for (std::int64_t divisor = 1; divisor <= world; ++divisor) {
+      if (world % divisor == 0) allowed.push_back(divisor);
+    }
+    error(path, fmt::format("groups of {} do not divide the {} of this run; allowed: {}, where 1 means all ranks", size,
+                            ranks(world), fmt::join(allowed, ", ")));
   }
 
   void tile_size() {
