@@ -50,6 +50,7 @@ struct ParamSpec {
   std::int64_t num_elements;
   ParamInit init;
   float stddev;                    // of ParamInit::normal
+  bool trainable = true;           // false: it keeps its values; no optimizer state, no gradient traffic
 };
 
 enum class LayerKind : std::uint8_t { embedding, block, head };
@@ -108,6 +109,10 @@ class Layer {
   virtual std::span<const ParamSpec> params() const = 0;  // in flat order, without gaps
   virtual std::int64_t num_elements() const = 0;
 
+  // Elements [0, trainable_elements()) of the flat buffer are trained, those behind them are frozen. Backward writes
+  // the gradient of both.
+  virtual std::int64_t trainable_elements() const = 0;
+
   // Index of the layer whose weights this one also reads and whose gradient it also writes; -1: none.
   virtual int tied_layer() const = 0;
 
@@ -123,7 +128,11 @@ class Layer {
 };
 
 // The layers in forward order: embedding, blocks, head. Throws ConfigError from validate().
+// Parameters whose name matches one of `frozen_patterns` (* stands for any characters, ? for one) are frozen: they lie
+// behind the others in their layer's flat buffer, otherwise the order is the same. Throws ConfigError for a pattern
+// that matches none, and when nothing is left to train. Without patterns everything is trained.
 std::vector<std::unique_ptr<Layer>> make_layers(const ModelSpec& spec);
+std::vector<std::unique_ptr<Layer>> make_layers(const ModelSpec& spec, std::span<const std::string> frozen_patterns);
 
 // The initial value of elements [begin, begin + out.size()) of a parameter: a function of the seed, the
 // parameter's name and the element's index alone, so that any placement and any tile size starts alike.

@@ -42,24 +42,26 @@ struct BlockLayout {
 
 class BlockLayer final : public Layer {
  public:
-  BlockLayer(const ModelSpec& spec, std::int64_t index)
+  BlockLayer(const ModelSpec& spec, std::int64_t index, const FrozenNames& frozen)
       : spec_(spec), hidden_(hidden_channels(spec)), name_(fmt::format("block {}", index)) {
     const std::string prefix = fmt::format("h.{}.", index);
     const std::int64_t c = spec.channels;
     // Radford et al. 2019, section 2.3: the weights that feed the residual stream shrink with its depth.
     const float residual_stddev = kStddev / std::sqrt(2.0f * static_cast<float>(spec.layers));
-    norm1_ = add_norm(prefix + "ln_1");
-    attention_ = add_linear(prefix + "attn.c_attn", 3 * c, c, kStddev);
-    attention_out_ = add_linear(prefix + "attn.c_proj", c, c, residual_stddev);
-    norm2_ = add_norm(prefix + "ln_2");
-    mlp_ = add_linear(prefix + "mlp.c_fc", hidden_, c, kStddev);
-    mlp_out_ = add_linear(prefix + "mlp.c_proj", c, hidden_, residual_stddev);
+    add_norm(norm1_, prefix + "ln_1");
+    add_linear(attention_, prefix + "attn.c_attn", 3 * c, c, kStddev);
+    add_linear(attention_out_, prefix + "attn.c_proj", c, c, residual_stddev);
+    add_norm(norm2_, prefix + "ln_2");
+    add_linear(mlp_, prefix + "mlp.c_fc", hidden_, c, kStddev);
+    add_linear(mlp_out_, prefix + "mlp.c_proj", c, hidden_, residual_stddev);
+    list_.lay_out(frozen);
   }
 
   const std::string& name() const override { return name_; }
   LayerKind kind() const override { return LayerKind::block; }
   std::span<const ParamSpec> params() const override { return list_.params(); }
   std::int64_t num_elements() const override { return list_.num_elements(); }
+  std::int64_t trainable_elements() const override { return list_.trainable_elements(); }
   int tied_layer() const override { return -1; }
 
   std::int64_t workspace_bytes(Pass pass, const BatchShape& shape, DType dtype,
@@ -98,14 +100,14 @@ class BlockLayer final : public Layer {
   }
 
  private:
-  Pair add_norm(const std::string& name) {
-    const std::int64_t weight = list_.add(name + ".weight", {spec_.channels}, ParamInit::ones);
-    return {weight, list_.add(name + ".bias", {spec_.channels}, ParamInit::zeros)};
+  void add_norm(Pair& norm, const std::string& name) {
+    list_.add(norm.weight, name + ".weight", {spec_.channels}, ParamInit::ones);
+    list_.add(norm.bias, name + ".bias", {spec_.channels}, ParamInit::zeros);
   }
 
-  Pair add_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs, float stddev) {
-    const std::int64_t weight = list_.add(name + ".weight", {outputs, inputs}, ParamInit::normal, stddev);
-    return {weight, list_.add(name + ".bias", {outputs}, ParamInit::zeros)};
+  void add_linear(Pair& linear, const std::string& name, std::int64_t outputs, std::int64_t inputs, float stddev) {
+    list_.add(linear.weight, name + ".weight", {outputs, inputs}, ParamInit::normal, stddev);
+    list_.add(linear.bias, name + ".bias", {outputs}, ParamInit::zeros);
   }
 
   static std::int64_t rows(const BatchShape& shape) { return shape.batch * shape.time; }
@@ -296,8 +298,8 @@ class BlockLayer final : public Layer {
 
 }  // namespace
 
-std::unique_ptr<Layer> make_block_layer(const ModelSpec& spec, std::int64_t index) {
-  return std::make_unique<BlockLayer>(spec, index);
+std::unique_ptr<Layer> make_block_layer(const ModelSpec& spec, std::int64_t index, const FrozenNames& frozen) {
+  return std::make_unique<BlockLayer>(spec, index, frozen);
 }
 
 }  // namespace spillway

@@ -12,15 +12,17 @@ constexpr float kPositionStddev = 0.01f;
 
 class EmbeddingLayer final : public Layer {
  public:
-  explicit EmbeddingLayer(const ModelSpec& spec) : spec_(spec) {
-    token_table_ = list_.add("wte.weight", {spec.vocabulary, spec.channels}, ParamInit::normal, kTokenStddev);
-    position_table_ = list_.add("wpe.weight", {spec.context, spec.channels}, ParamInit::normal, kPositionStddev);
+  EmbeddingLayer(const ModelSpec& spec, const FrozenNames& frozen) : spec_(spec) {
+    list_.add(token_table_, std::string(kTokenTable), {spec.vocabulary, spec.channels}, ParamInit::normal, kTokenStddev);
+    list_.add(position_table_, "wpe.weight", {spec.context, spec.channels}, ParamInit::normal, kPositionStddev);
+    list_.lay_out(frozen);
   }
 
   const std::string& name() const override { return name_; }
   LayerKind kind() const override { return LayerKind::embedding; }
   std::span<const ParamSpec> params() const override { return list_.params(); }
   std::int64_t num_elements() const override { return list_.num_elements(); }
+  std::int64_t trainable_elements() const override { return list_.trainable_elements(); }
   int tied_layer() const override { return -1; }
 
   std::int64_t workspace_bytes(Pass, const BatchShape&, DType, const ScratchSizes&) const override { return 0; }
@@ -59,8 +61,8 @@ class EmbeddingLayer final : public Layer {
 
 }  // namespace
 
-std::unique_ptr<Layer> make_embedding_layer(const ModelSpec& spec) {
-  return std::make_unique<EmbeddingLayer>(spec);
+std::unique_ptr<Layer> make_embedding_layer(const ModelSpec& spec, const FrozenNames& frozen) {
+  return std::make_unique<EmbeddingLayer>(spec, frozen);
 }
 
 }  // namespace spillway

@@ -18,15 +18,18 @@ struct HeadLayout {
 
 class HeadLayer final : public Layer {
  public:
-  explicit HeadLayer(const ModelSpec& spec) : spec_(spec) {
-    norm_weight_ = list_.add("ln_f.weight", {spec.channels}, ParamInit::ones);
-    norm_bias_ = list_.add("ln_f.bias", {spec.channels}, ParamInit::zeros);
+  HeadLayer(const ModelSpec& spec, std::int64_t token_table, const FrozenNames& frozen)
+      : spec_(spec), token_table_(token_table) {
+    list_.add(norm_weight_, "ln_f.weight", {spec.channels}, ParamInit::ones);
+    list_.add(norm_bias_, "ln_f.bias", {spec.channels}, ParamInit::zeros);
+    list_.lay_out(frozen);
   }
 
   const std::string& name() const override { return name_; }
   LayerKind kind() const override { return LayerKind::head; }
   std::span<const ParamSpec> params() const override { return list_.params(); }
   std::int64_t num_elements() const override { return list_.num_elements(); }
+  std::int64_t trainable_elements() const override { return list_.trainable_elements(); }
   int tied_layer() const override { return kEmbeddingLayer; }
 
   std::int64_t workspace_bytes(Pass pass, const BatchShape& shape, DType dtype,
@@ -52,7 +55,7 @@ class HeadLayer final : public Layer {
     LossHead head = loss(args, at);
     head.gradient_scale = args.gradient_scale;
     head.dx = args.dx;  // of the LayerNorm's output; turned into that of its input in place below
-    head.dweight = args.tied_gradient + kTokenTableOffset;
+    head.dweight = args.tied_gradient + token_table_;
     args.ops.loss_head(args.stream, head);
     args.ops.layernorm_backward(args.stream,
                                 {.dy = args.dx,
@@ -106,7 +109,7 @@ class HeadLayer final : public Layer {
   template <class Args>
   LossHead loss(const Args& args, const HeadLayout& at) const {
     return {.x = at.normed.in(args.workspace),
-            .weight = element(args.tied_weights, kTokenTableOffset, args.ops.dtype()),
+            .weight = element(args.tied_weights, token_table_, args.ops.dtype()),
             .targets = args.targets,
             .gradient_scale = 0.0f,
             .loss_sum = args.loss_sum,
@@ -119,12 +122,15 @@ class HeadLayer final : public Layer {
   ModelSpec spec_;
   std::string name_ = "head";
   ParamList list_;
+  std::int64_t token_table_;  // of the tied layer
   std::int64_t norm_weight_;
   std::int64_t norm_bias_;
 };
 
 }  // namespace
 
-std::unique_ptr<Layer> make_head_layer(const ModelSpec& spec) { return std::make_unique<HeadLayer>(spec); }
+std::unique_ptr<Layer> make_head_layer(const ModelSpec& spec, std::int64_t token_table, const FrozenNames& frozen) {
+  return std::make_unique<HeadLayer>(spec, token_table, frozen);
+}
 
 }  // namespace spillway

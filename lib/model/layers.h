@@ -6,45 +6,48 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "spillway/model.h"
 
 namespace spillway {
 
-std::unique_ptr<Layer> make_embedding_layer(const ModelSpec& spec);
-std::unique_ptr<Layer> make_block_layer(const ModelSpec& spec, std::int64_t index);
-std::unique_ptr<Layer> make_head_layer(const ModelSpec& spec);
+using FrozenNames = std::unordered_set<std::string>;
 
-// Layer 0 holds the token table first, and the head is tied to it there.
+std::unique_ptr<Layer> make_embedding_layer(const ModelSpec& spec, const FrozenNames& frozen);
+std::unique_ptr<Layer> make_block_layer(const ModelSpec& spec, std::int64_t index, const FrozenNames& frozen);
+// The token table begins at element `token_table` of the embedding's flat buffer.
+std::unique_ptr<Layer> make_head_layer(const ModelSpec& spec, std::int64_t token_table, const FrozenNames& frozen);
+
+// Layer 0 holds the token table, which the head is tied to.
 inline constexpr int kEmbeddingLayer = 0;
-inline constexpr std::int64_t kTokenTableOffset = 0;
+inline constexpr std::string_view kTokenTable = "wte.weight";
 
 // Hidden width of the MLP.
 constexpr std::int64_t hidden_channels(const ModelSpec& spec) {
   return spec.mlp_channels > 0 ? spec.mlp_channels : 4 * spec.channels;
 }
 
-// Collects a layer's parameters in flat order, without gaps.
+// A layer's parameters. First all are added, then they are laid out: without gaps, in the order added, but for the
+// frozen ones, which follow the others.
 class ParamList {
  public:
-  // Appends a parameter and returns its offset.
-  std::int64_t add(std::string name, std::vector<std::int64_t> shape, ParamInit init, float stddev = 0.0f) {
-    std::int64_t count = 1;
-    for (const std::int64_t extent : shape) count *= extent;
-    const std::int64_t offset = num_elements_;
-    params_.push_back({std::move(name), std::move(shape), offset, count, init, stddev});
-    num_elements_ += count;
-    return offset;
-  }
+  // `offset` receives the parameter's first element in the flat buffer when lay_out() is called.
+  void add(std::int64_t& offset, std::string name, std::vector<std::int64_t> shape, ParamInit init, float stddev = 0.0f);
 
-  const std::vector<ParamSpec>& params() const { return params_; }
+  void lay_out(const FrozenNames& frozen);
+
+  const std::vector<ParamSpec>& params() const { return params_; }  // in flat order
   std::int64_t num_elements() const { return num_elements_; }
+  std::int64_t trainable_elements() const { return trainable_elements_; }
 
  private:
   std::vector<ParamSpec> params_;
+  std::vector<std::int64_t*> offsets_;  // by order of addition; empty once laid out
   std::int64_t num_elements_ = 0;
+  std::int64_t trainable_elements_ = 0;
 };
 
 // Element `offset` of a flat buffer of `dtype`.

@@ -2,12 +2,15 @@
 // on guarded memory: the oracle for whatever moves state around.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "spillway/device.h"
@@ -23,9 +26,9 @@ enum class InputGradient { beside_dy, over_dy };
 class ResidentModel {
  public:
   ResidentModel(const ModelSpec& spec, DType dtype, const BatchShape& shape,
-                InputGradient input_gradient = InputGradient::over_dy)
+                InputGradient input_gradient = InputGradient::over_dy, std::span<const std::string> frozen = {})
       : spec_(spec), shape_(shape), input_gradient_(input_gradient), device_(make_host_device({})),
-        stream_(device_->make_stream("compute")), ops_(device_->make_ops(dtype)), layers_(make_layers(spec)) {
+        stream_(device_->make_stream("compute")), ops_(device_->make_ops(dtype)), layers_(make_layers(spec, frozen)) {
     for (const auto& layer : layers_) {
       const auto n = static_cast<std::size_t>(layer->num_elements());
       weights_.emplace_back(n * static_cast<std::size_t>(size_of(dtype)));
@@ -118,13 +121,17 @@ class ResidentModel {
   // (B*T, V) f32 models only, after a forward or backward: the head's product without its loss.
   std::vector<float> logits() {
     const std::int64_t rows = shape_.batch * shape_.time, c = spec_.channels, v = spec_.vocabulary;
-    const auto& norm = layers_.back()->params();
-    const auto at = [&](std::int64_t offset) { return weights_.back().data() + offset * size_of(ops_->dtype()); };
+    const auto at = [&](std::size_t layer, std::string_view name) {
+      const auto params = layers_[layer]->params();
+      const auto param = std::find_if(params.begin(), params.end(), [&](const ParamSpec& p) { return p.name == name; });
+      return weights_[layer].data() + param->offset * size_of(ops_->dtype());
+    };
+    const std::size_t head = layers_.size() - 1;
     GuardedBytes normed(activation_bytes());
     GuardedArray<float> mean(static_cast<std::size_t>(rows)), rstd(static_cast<std::size_t>(rows));
     ops_->layernorm_forward(*stream_, {.x = activations_.back().data(),
-                                       .weight = at(norm[0].offset),
-                                       .bias = at(norm[1].offset),
+                                       .weight = at(head, "ln_f.weight"),
+                                       .bias = at(head, "ln_f.bias"),
                                        .y = normed.data(),
                                        .mean = mean.data(),
                                        .rstd = rstd.data(),
@@ -135,7 +142,7 @@ class ResidentModel {
     GuardedArray<float> out(static_cast<std::size_t>(rows * v));
     GuardedBytes scratch(static_cast<std::size_t>(ops_->scratch_sizes().linear_forward(ops_->dtype(), dims)));
     ops_->linear_forward(*stream_, {.x = normed.data(),
-                                    .weight = weights_.front().data(),
+                                    .weight = at(0, "wte.weight"),
                                     .bias = nullptr,
                                     .residual = nullptr,
                                     .y = out.data(),
