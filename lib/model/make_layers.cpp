@@ -47,8 +47,8 @@ Layers make_layers(const ModelSpec& spec, std::span<const std::string> frozen_pa
     if (matched[i]) frozen.insert(names[i]);
   }
   if (frozen.size() == names.size()) {
-    throw ConfigError(fmt::format("spillway.frozen: all {} parameters of model \"{}\" match; nothing is left to train: leave at least "
-                                  "one out", names.size(), spec.name));
+    throw ConfigError(fmt::format("spillway.frozen: all {} parameters of model \"{}\" match; nothing is left to train: leave at "
+                                  "least one out", names.size(), spec.name));
   }
   return build(spec, frozen);
 }
