@@ -86,15 +86,32 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
-void write_durably(const std::string& path, std::string_view text) {
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+void reserve_space(const Descriptor& file, std::int64_t bytes, const std::string& path) {
+  int result = 0;
+  do {
+    result = ::fallocate(file.get(), 0, 0, bytes);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;
+  throw_system_error("reserve space for", path, errno);
+}
+
+void reserve_file(const std::string& path, std::int64_t bytes) {
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file) throw_system_error("create", path, errno);
+  reserve_space(file, bytes, path);
+}
+
+void write_durably(const std::string& path, std::string_view text) {
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!file) throw_system_error("create", path, errno);
+  const auto bytes = static_cast<::off_t>(text.size());
   while (!text.empty()) {
     const ::ssize_t count = ::write(file.get(), text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_system_error("write", path, errno);
     text.remove_prefix(static_cast<std::size_t>(count));
   }
+  if (::ftruncate(file.get(), bytes) != 0) throw_system_error("set the size of", path, errno);
   if (::fsync(file.get()) != 0) throw_system_error("write to disk", path, errno);
   if (const int error = file.close()) throw_system_error("close", path, error);
 }

@@ -44,7 +44,13 @@ void read_at(const Descriptor& file, std::int64_t offset, std::span<std::byte> o
 
 std::string read_text(const std::string& path);
 
-// Creates a file that must not exist, and returns when its text is on disk.
+// Takes space for a file that is being written. A file system that cannot says so when it is full.
+void reserve_space(const Descriptor& file, std::int64_t bytes, const std::string& path);
+
+// Creates a file that must not exist, and takes the space for what write_durably() will put there.
+void reserve_file(const std::string& path, std::int64_t bytes);
+
+// Returns when the text is the file's whole content on disk.
 void write_durably(const std::string& path, std::string_view text);
 
 // Returns when the folder's list of names is on disk.

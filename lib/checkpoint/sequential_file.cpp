@@ -18,18 +18,10 @@ SequentialFile::SequentialFile(std::string path, std::int64_t bytes, std::span<s
   assert(!buffer.empty() && buffer.size() % kAlignment == 0);
   assert(reinterpret_cast<std::uintptr_t>(buffer.data()) % kAlignment == 0);
   if (!file_) throw_system_error("create", path_, errno);
-  reserve(bytes);
+  // The last block is written whole.
+  constexpr auto alignment = static_cast<std::int64_t>(kAlignment);
+  reserve_space(file_, (bytes + alignment - 1) / alignment * alignment, path_);
   bypass_page_cache(true);
-}
-
-void SequentialFile::reserve(std::int64_t bytes) {
-  int result = 0;
-  do {
-    result = ::fallocate(file_.get(), 0, 0, bytes);
-  } while (result != 0 && errno == EINTR);
-  // A file system that cannot reserve space says when it is full.
-  if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
-  throw_system_error("reserve space for", path_, errno);
 }
 
 void SequentialFile::bypass_page_cache(bool bypass) {

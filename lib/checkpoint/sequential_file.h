@@ -28,7 +28,6 @@ class SequentialFile {
   bool buffered() const { return buffered_; }
 
  private:
-  void reserve(std::int64_t bytes);
   void bypass_page_cache(bool bypass);
   void flush(std::size_t bytes);
 

@@ -30,9 +30,6 @@ std::string error_of(Action action) {
 
 std::string file_name(int rank, int size) { return fmt::format("state-{:05}-of-{:05}.safetensors", rank + 1, size); }
 
-// On the file system, beside the ranks' files: the manifest, and blocks that are not full.
-std::int64_t overhead_bytes(std::int64_t pieces, std::int64_t files) { return 256 * pieces + 8192 * (files + 1); }
-
 }  // namespace
 
 Agreement agree(Communicator& communicator, const std::string& text, const std::string& error) {
@@ -49,19 +46,19 @@ Agreement agree(Communicator& communicator, const std::string& text, const std::
   return agreement;
 }
 
-Session::Session(Communicator& communicator, const WriterOptions& options, const RankLayout& layout, std::int64_t total_bytes,
+Session::Session(Communicator& communicator, const WriterOptions& options, const RankLayout& layout, const Totals& totals,
                  std::span<std::byte> buffer, const RunState& run)
     : communicator_(communicator),
       options_(options),
       layout_(layout),
-      total_bytes_(total_bytes),
+      totals_(totals),
       run_(run),
       target_(options.root + "/" + folder_name(run.step)) {
   std::string name;
   if (communicator.rank() == 0) {
     error_ = error_of([&] {
-      check_space();
-      name = name_in_parent(folder_.emplace(target_).path());
+      reserve();
+      name = name_in_parent(folder_->path());
     });
   }
   const Agreement agreement = agree(communicator, name, error_);
@@ -73,16 +70,25 @@ Session::Session(Communicator& communicator, const WriterOptions& options, const
   buffered_ = file_ && file_->buffered();
 }
 
-void Session::check_space() const {
-  std::int64_t pieces = 0;  // of the whole model, if not cut further
-  for (const TensorInfo& tensor : options_.tensors) pieces += 3 * (tensor.num_elements() / kMaxPieceElements + 1);
-  const std::int64_t needed = total_bytes_ + overhead_bytes(pieces, communicator_.size());
+// Makes the folder. Space is looked up before the first byte is written, and taken for the manifest as RankFile takes it
+// for the rest, so that a disk which others fill meanwhile does no harm.
+void Session::reserve() {
+  // A piece takes less than four times as much of the manifest as of its file's header.
+  const auto without_pieces = static_cast<std::int64_t>(to_json(manifest_of_ranks({})).size());
+  const std::int64_t manifest_bytes = without_pieces + 4 * totals_.header_bytes + 256 * communicator_.size();
+  constexpr std::int64_t kRoundingBytes = 8192;  // of a file, to blocks
+  const std::int64_t needed = totals_.file_bytes + manifest_bytes + kRoundingBytes * (communicator_.size() + 1);
   const std::int64_t free = free_bytes_under(options_.root);
-  if (needed <= free) return;
-  throw IoError(fmt::format("[checkpoint] save step {} under {}: No space left on device; needs {}, {} free; make room, keep fewer "
-                            "checkpoints or use another disk",
-                            run_.step, options_.root, human_bytes(needed), human_bytes(free)));
+  if (needed > free) {
+    throw IoError(fmt::format("[checkpoint] save step {} under {}: No space left on device; needs {}, {} free; make room, keep fewer "
+                              "checkpoints or use another disk",
+                              run_.step, options_.root, human_bytes(needed), human_bytes(free)));
+  }
+  folder_.emplace(target_);
+  reserve_file(manifest_path(), manifest_bytes);
 }
+
+std::string Session::manifest_path() const { return fmt::format("{}/{}", folder_->path(), kManifestName); }
 
 void Session::add(std::size_t item, std::span<const std::byte> bytes) {
   if (failed()) return;
@@ -109,7 +115,7 @@ SaveResult Session::commit() {
   if (!written.error.empty()) return failure(written.error);
 
   // Every rank puts the manifest together, so that all know the hash; rank 0 writes it.
-  const Manifest manifest = assemble(written.texts);
+  const Manifest manifest = manifest_of_ranks(written.texts);
   if (communicator_.rank() == 0) error_ = error_of([&] { publish(manifest); });
   const Agreement published = agree(communicator_, "", error_);
   if (!published.error.empty()) return failure(published.error);
@@ -119,12 +125,12 @@ SaveResult Session::commit() {
   SaveResult result;
   result.folder = target_;
   result.step = run_.step;
-  result.bytes = total_bytes_;
+  result.bytes = totals_.file_bytes;
   result.state_hash = manifest.state_hash;
   return result;
 }
 
-Manifest Session::assemble(const std::vector<std::string>& contributions) const {
+Manifest Session::manifest_of_ranks(const std::vector<std::string>& contributions) const {
   Manifest manifest;
   manifest.model = options_.model;
   manifest.dtype = options_.dtype;
@@ -151,7 +157,7 @@ void Session::publish(const Manifest& manifest) {
   if (const std::string wrong = sort_and_check_coverage(sorted); !wrong.empty()) {
     throw IoError(fmt::format("[checkpoint] save step {}: {}; the ranks' parts do not make up the model, report this", run_.step, wrong));
   }
-  write_durably(fmt::format("{}/{}", folder_->path(), kManifestName), to_json(sorted));
+  write_durably(manifest_path(), to_json(sorted));
   put_in_place(manifest.state_hash);
 }
 

@@ -33,6 +33,12 @@ struct WriterOptions {
   int keep = 0;                     // complete checkpoints to keep, the new one included; 0: all
 };
 
+// Over the files of all ranks.
+struct Totals {
+  std::int64_t file_bytes = 0;
+  std::int64_t header_bytes = 0;
+};
+
 // What all ranks have to say to each other. Every rank gets the same.
 struct Agreement {
   std::vector<std::string> texts;  // by rank
@@ -45,8 +51,8 @@ Agreement agree(Communicator& communicator, const std::string& text, const std::
 // Collective as a whole: every rank constructs one, adds its items, and calls commit(). Throws CommError only.
 class Session {
  public:
-  // Borrows everything but `run`. total_bytes: of the files of all ranks.
-  Session(Communicator& communicator, const WriterOptions& options, const RankLayout& layout, std::int64_t total_bytes,
+  // Borrows everything but `run`.
+  Session(Communicator& communicator, const WriterOptions& options, const RankLayout& layout, const Totals& totals,
           std::span<std::byte> buffer, const RunState& run);
 
   // Items 0, 1, ... in turn.
@@ -61,8 +67,9 @@ class Session {
   SaveResult commit();
 
  private:
-  void check_space() const;
-  Manifest assemble(const std::vector<std::string>& contributions) const;
+  void reserve();
+  Manifest manifest_of_ranks(const std::vector<std::string>& contributions) const;
+  std::string manifest_path() const;
   void publish(const Manifest& manifest);
   void put_in_place(std::uint64_t state_hash);
   SaveResult failure(const std::string& error);
@@ -70,7 +77,7 @@ class Session {
   Communicator& communicator_;
   const WriterOptions& options_;
   const RankLayout& layout_;
-  std::int64_t total_bytes_;
+  Totals totals_;
   RunState run_;
   std::string target_;
   std::optional<TemporaryFolder> folder_;  // rank 0

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <new>
+#include <sstream>
 #include <string>
 
 #include <fmt/format.h>
@@ -43,14 +44,13 @@ Writer::Writer(WriterOptions options, std::unique_ptr<Communicator> communicator
       layout_(make_rank_layout(options_.dtype, options_.tensors, std::move(items))),
       staging_(staging),
       buffer_(static_cast<std::byte*>(::operator new(kBufferBytes, kPage))),
-      total_bytes_(open_root()) {
+      totals_(open_root()) {
   const auto slot_bytes = static_cast<std::size_t>(layout_.largest_item_bytes());
   slots_.resize(slot_bytes == 0 ? 1 : staging.size() / slot_bytes, Slot::free);
   thread_ = std::thread([this] { work(); });
 }
 
-// Returns the bytes of the files of all ranks.
-std::int64_t Writer::open_root() {
+Totals Writer::open_root() {
   std::string error;
   const std::int64_t largest = layout_.largest_item_bytes();
   const bool fits = static_cast<std::int64_t>(staging_.size()) >= largest;
@@ -65,12 +65,18 @@ std::int64_t Writer::open_root() {
       error = failed.what();
     }
   }
-  const Agreement agreement = agree(*communicator_, std::to_string(layout_.file_bytes), error);
+  const Agreement agreement = agree(*communicator_, fmt::format("{} {}", layout_.file_bytes, layout_.header.size()), error);
   if (!fits) throw MemoryError(error);
   if (!agreement.error.empty()) throw IoError(agreement.error);
-  std::int64_t total = 0;
-  for (const std::string& bytes : agreement.texts) total += std::stoll(bytes);
-  return total;
+  Totals totals;
+  for (const std::string& text : agreement.texts) {
+    std::istringstream in(text);
+    std::int64_t file_bytes = 0, header_bytes = 0;
+    in >> file_bytes >> header_bytes;
+    totals.file_bytes += file_bytes;
+    totals.header_bytes += header_bytes;
+  }
+  return totals;
 }
 
 Writer::~Writer() {
@@ -174,7 +180,7 @@ void Writer::work() {
 }
 
 SaveResult Writer::save(const RunState& run) {
-  Session session(*communicator_, options_, layout_, total_bytes_, {buffer_.get(), kBufferBytes}, run);
+  Session session(*communicator_, options_, layout_, totals_, {buffer_.get(), kBufferBytes}, run);
   if (session.buffered() && !std::exchange(warned_buffered_, true)) {
     log_warning(fmt::format("[checkpoint] {} refuses O_DIRECT: the page cache is in between, which costs memory outside the budget and "
                             "processor time",

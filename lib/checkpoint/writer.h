@@ -62,7 +62,7 @@ class Writer : public SnapshotSink {
     void operator()(std::byte* data) const;
   };
 
-  std::int64_t open_root();
+  Totals open_root();
   void work();
   SaveResult save(const RunState& run);
   bool wait_for(std::size_t item);
@@ -77,7 +77,7 @@ class Writer : public SnapshotSink {
   RankLayout layout_;
   std::span<std::byte> staging_;
   std::unique_ptr<std::byte, Unaligned> buffer_;
-  std::int64_t total_bytes_ = 0;  // of the files of all ranks
+  Totals totals_;
   bool warned_buffered_ = false;
 
   mutable std::mutex mutex_;
