@@ -3,8 +3,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,13 +11,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/mount.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/mounted_folder.h"
 #include "support/swap_harness.h"
-#include "support/test_folder.h"
 
 namespace spillway {
 namespace {
@@ -30,32 +27,6 @@ using ::testing::ContainsRegex;
 using ::testing::StartsWith;
 
 constexpr std::int64_t kMiB = 1 << 20;
-
-class MountedFolder {
- public:
-  explicit MountedFolder(const std::string& kind) : path_(folder_.path() + "/mounted") {
-    std::filesystem::create_directory(path_);
-    if (kind == "tmpfs") {
-      mounted_ = mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=16m") == 0;
-    } else {
-      const std::string image = folder_.path() + "/image";
-      std::ofstream(image).close();
-      std::filesystem::resize_file(image, 32 * kMiB);
-      const std::string make = "mkfs.ext4 -q -F '" + image + "' && mount -o loop '" + image + "' '" + path_ + "'";
-      mounted_ = std::system(make.c_str()) == 0;
-    }
-  }
-  ~MountedFolder() {
-    if (mounted_) umount2(path_.c_str(), MNT_DETACH);
-  }
-  bool mounted() const { return mounted_; }
-  const std::string& path() const { return path_; }
-
- private:
-  TestFolder folder_;
-  std::string path_;
-  bool mounted_ = false;
-};
 
 std::uint64_t free_blocks(const std::string& folder) {
   struct statvfs status{};
@@ -139,10 +110,6 @@ TEST_P(SwapStoreOnMount, SigkillGivesEveryBlockBack) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  // Before any thread exists: the mounts are seen by this process only and go with it.
-  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
-    std::fprintf(stderr, "skipped: a private mount namespace needs root (%s)\n", std::strerror(errno));
-    return 77;
-  }
+  if (!spillway::testing::mount_in_private()) return 77;
   return RUN_ALL_TESTS();
 }
