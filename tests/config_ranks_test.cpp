@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -89,11 +88,18 @@ struct Fix {
 
 std::vector<Fix> fixes_in(const std::string& error) {
   std::vector<Fix> fixes;
-  const std::string text = error.substr(error.find("fits: ") + 6);
-  const std::regex change("([a-z]+_[a-z_]+) ([0-9]+)|([0-9]+) ranks?");
-  for (std::sregex_iterator at(text.begin(), text.end(), change), end; at != end; ++at) {
-    const bool of_world = (*at)[3].matched;
-    fixes.push_back({of_world ? "ranks" : (*at)[1].str(), std::stoll((*at)[of_world ? 3 : 2])});
+  const std::string separator = ", or ";
+  std::string text = error.substr(error.find("fits: ") + 6) + separator;
+  while (!text.empty()) {
+    const std::string change = text.substr(0, text.find(separator));
+    text.erase(0, change.size() + separator.size());
+    const std::size_t space = change.find(' ');
+    const std::string first = change.substr(0, space), second = change.substr(space + 1);
+    if (second.starts_with("rank")) {
+      fixes.push_back({"ranks", std::stoll(first)});
+    } else {
+      fixes.push_back({first, std::stoll(second)});
+    }
   }
   return fixes;
 }
