@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "spillway/device.h"
 #include "spillway/ops.h"
 #include "support/op_check.h"
 
@@ -122,6 +123,33 @@ TEST(FinalizeGradient, DoesNotDependOnTheNumberOfThreads) {
     append_bytes(bytes, sums);
     return bytes;
   });
+}
+
+// Between ranks: what leaves is rounded once, what arrives is added in f32, in the order of ranks.
+TEST(SumPieces, AddsInTheOrderOfRanksAndThenToWhatIsThere) {
+  const std::unique_ptr<Device> device = make_host_device({});
+  const std::unique_ptr<Stream> stream = device->make_stream("test");
+  const std::unique_ptr<Ops> ops = device->make_ops(DType::bf16);
+  for (const std::int64_t n : kSizes)
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+      for (const std::int64_t ranks : {1, 2, 5})
+        for (const bool add : {false, true}) {
+          GuardedBytes pieces(ranks * n * size_of(dtype));
+          GuardedArray<float> out(normal_values<float>(n, 1.0, 9));
+          std::vector<float> expected = out.values(), sum(static_cast<std::size_t>(n));
+          for (std::int64_t r = 0; r < ranks; ++r) {
+            const std::vector<float> values = normal_values<float>(n, 1.0, static_cast<std::uint64_t>(10 + r));
+            ops->round(*stream, values.data(), pieces.data() + r * n * size_of(dtype), dtype, n);
+            stream->synchronize();
+            for (std::int64_t i = 0; i < n; ++i) {
+              const float value = rounded(values[static_cast<std::size_t>(i)], dtype);
+              sum[static_cast<std::size_t>(i)] = r == 0 ? value : sum[static_cast<std::size_t>(i)] + value;
+            }
+          }
+          ops->sum_pieces(*stream, {pieces.data(), dtype, ranks, n, out.data(), add});
+          stream->synchronize();
+          for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(out.data()[i], add ? expected[i] + sum[i] : sum[i]) << i << " of " << n << ", " << ranks << " ranks";
+        }
 }
 
 }  // namespace

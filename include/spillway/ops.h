@@ -166,6 +166,17 @@ struct FinalizeGradient {
   std::int64_t n;
 };
 
+// Adds up what the ranks of a world have of the same elements: out[i] = pieces[0][i] + pieces[1][i] + ..., in f32 and
+// in this order, or out[i] + that sum.
+struct SumPieces {
+  const void* pieces;  // (num_pieces, n) dtype
+  DType dtype;
+  std::int64_t num_pieces;
+  std::int64_t n;
+  float* out;          // (n) f32
+  bool add_to_out;
+};
+
 // Bytes of scratch, pure functions of the shape: the planner calls them without a device.
 struct ScratchSizes {
   std::int64_t (*layernorm_backward)(DType, std::int64_t rows, std::int64_t channels);
@@ -200,6 +211,10 @@ class Ops {
   // accumulator[i] += gradient[i], f32, n elements.
   virtual void accumulate(Stream&, float* accumulator, const float* gradient, std::int64_t n) = 0;
   virtual void finalize_gradient(Stream&, const FinalizeGradient&) = 0;
+
+  // to[i] = from[i] rounded to `dtype`, n elements of f32.
+  virtual void round(Stream&, const float* from, void* to, DType dtype, std::int64_t n) = 0;
+  virtual void sum_pieces(Stream&, const SumPieces&) = 0;
 
   // adam_update() (cpu_adam.h) for a tile whose state, gradient and weights are on the device.
   // Same bits as the CPU's.

@@ -73,6 +73,12 @@ class HostOps final : public Ops {
   void finalize_gradient(Stream& s, const FinalizeGradient& op) override {
     enqueue(s, [op] { finalize_gradient_on_host(op); });
   }
+  void round(Stream& s, const float* from, void* to, DType dtype, std::int64_t n) override {
+    enqueue(s, [=] { host::round(from, to, dtype, n); });
+  }
+  void sum_pieces(Stream& s, const SumPieces& op) override {
+    enqueue(s, [op] { host::sum_pieces(op); });
+  }
   void adam(Stream& s, const AdamTile& tile, const AdamParams& params) override {
     enqueue(s, [tile, params] { host::adam(tile, params); });
   }

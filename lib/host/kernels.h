@@ -45,6 +45,9 @@ template <class T>
 void loss_head(const LossHead& op);
 std::int64_t loss_head_scratch_bytes(DType dtype, const LossHeadDims& dims);
 
+void round(const float* from, void* to, DType dtype, std::int64_t n);
+void sum_pieces(const SumPieces& op);
+
 // accumulate_on_host() and finalize_gradient_on_host() of spillway/ops.h are the other two kernels.
 
 void adam(const AdamTile& tile, const AdamParams& params);
