@@ -27,10 +27,37 @@ Config config_of(DType dtype) {
 // 3-4-5: the norm of these two pieces is 5.
 const std::vector<double> kPieces{9.0, 16.0};
 
+GateVerdict decide(Gate& gate, double loss_sum, std::int64_t tokens, const std::vector<double>& square_sums) {
+  return gate.decide({loss_sum, tokens, tokens, square_sums});
+}
+
+// Backward divides by all the tokens a step can hold; fewer have a target.
+TEST(Gate, MakesUpForTargetsThatAreMissing) {
+  Config config = config_of(DType::bf16);
+  Gate gate(config);
+  const GateVerdict verdict = gate.decide({12.0, 2, 8, kPieces});
+  EXPECT_EQ(verdict.loss, 6.0);
+  EXPECT_EQ(verdict.gradient_norm, 20.0);
+  EXPECT_EQ(verdict.adam.gradient_scale, 4.0f);
+  config.gradient_clipping = 2.0;
+  EXPECT_EQ(Gate(config).decide({12.0, 2, 8, kPieces}).adam.gradient_scale, static_cast<float>(2.0 / 20.000001 * 4.0));
+  EXPECT_EQ(gate.decide({0.0, 0, 8, std::vector<double>{0.0}}).loss, 0.0) << "nothing to learn from";
+}
+
+TEST(Gate, GoesOnFromAState) {
+  const Config config = config_of(DType::f16);
+  Gate gate(config), other(config);
+  decide(gate, 1.0, 1, {kInfinity});
+  decide(gate, 1.0, 1, kPieces);
+  other.restore(gate.state());
+  EXPECT_EQ(other.state(), gate.state());
+  EXPECT_EQ(decide(other, 1.0, 1, kPieces).adam.step, 2);
+}
+
 TEST(Gate, PassesTheMeanLossAndTheNorm) {
   const Config config = config_of(DType::bf16);
   Gate gate(config);
-  const GateVerdict verdict = gate.decide(12.0, 8, kPieces);
+  const GateVerdict verdict = decide(gate, 12.0, 8, kPieces);
   EXPECT_FALSE(verdict.skip);
   EXPECT_EQ(verdict.loss, 1.5);
   EXPECT_EQ(verdict.gradient_norm, 5.0);
@@ -45,7 +72,7 @@ TEST(Gate, HandsTheOptimizersSettingsOn) {
   config.optimizer = {"Adam", 0.5, 0.75, 0.875, 1e-6, 0.25, false, false};
   Gate gate(config);
   for (std::int64_t step = 1; step <= 3; ++step) {
-    const AdamParams adam = gate.decide(1.0, 1, kPieces).adam;
+    const AdamParams adam = decide(gate, 1.0, 1, kPieces).adam;
     EXPECT_EQ(adam.learning_rate, 0.5);
     EXPECT_EQ(adam.beta1, 0.75);
     EXPECT_EQ(adam.beta2, 0.875);
@@ -62,15 +89,15 @@ TEST(Gate, ClipsOnlyAboveTheLimit) {
   config.gradient_clipping = 2.0;
   Gate gate(config);
   // 1 / ((5 + 1e-6) / 2), rounded to float once.
-  EXPECT_EQ(gate.decide(1.0, 1, kPieces).adam.gradient_scale, static_cast<float>(2.0 / 5.000001));
-  EXPECT_EQ(gate.decide(1.0, 1, std::vector<double>{1.0, 1.0}).adam.gradient_scale, 1.0f);
+  EXPECT_EQ(decide(gate, 1.0, 1, kPieces).adam.gradient_scale, static_cast<float>(2.0 / 5.000001));
+  EXPECT_EQ(decide(gate, 1.0, 1, std::vector<double>{1.0, 1.0}).adam.gradient_scale, 1.0f);
 }
 
 TEST(Gate, ClipsTheUnscaledGradient) {
   Config config = config_of(DType::f16);  // scale 16
   config.gradient_clipping = 2.0;
   Gate gate(config);
-  const GateVerdict verdict = gate.decide(1.0, 1, std::vector<double>{9.0 * 256, 16.0 * 256});
+  const GateVerdict verdict = decide(gate, 1.0, 1, std::vector<double>{9.0 * 256, 16.0 * 256});
   EXPECT_EQ(verdict.loss_scale, 16.0);
   EXPECT_EQ(verdict.gradient_norm, 5.0);
   EXPECT_EQ(verdict.adam.gradient_scale, static_cast<float>(2.0 / 5.000001 / 16.0));
@@ -80,14 +107,14 @@ TEST(Gate, SkipsWhatIsNotFiniteAndNamesTheFirstPiece) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const Config config = config_of(dtype);
     Gate gate(config);
-    const GateVerdict verdict = gate.decide(1.0, 1, std::vector<double>{1.0, 1.0, kNan, kInfinity});
+    const GateVerdict verdict = decide(gate, 1.0, 1, std::vector<double>{1.0, 1.0, kNan, kInfinity});
     EXPECT_TRUE(verdict.skip);
     EXPECT_EQ(verdict.first_bad_piece, 2);
     EXPECT_FALSE(std::isfinite(verdict.gradient_norm));
     EXPECT_EQ(gate.skipped_steps(), 1);
     EXPECT_EQ(gate.applied_steps(), 0);
-    EXPECT_EQ(gate.decide(1.0, 1, std::vector<double>{kInfinity}).first_bad_piece, 0);
-    EXPECT_FALSE(gate.decide(1.0, 1, kPieces).skip);
+    EXPECT_EQ(decide(gate, 1.0, 1, std::vector<double>{kInfinity}).first_bad_piece, 0);
+    EXPECT_FALSE(decide(gate, 1.0, 1, kPieces).skip);
   }
 }
 
@@ -96,7 +123,7 @@ TEST(Gate, SkipsAnInfiniteSumOfFinitePieces) {
   const Config config = config_of(DType::f32);
   Gate gate(config);
   const double huge = std::numeric_limits<double>::max();
-  const GateVerdict verdict = gate.decide(1.0, 1, std::vector<double>{huge, huge});
+  const GateVerdict verdict = decide(gate, 1.0, 1, std::vector<double>{huge, huge});
   EXPECT_TRUE(verdict.skip);
   EXPECT_EQ(verdict.first_bad_piece, -1);
 }
@@ -110,7 +137,7 @@ TEST(Gate, ScaleFollowsTheTrajectory) {
   std::vector<double> used;
   std::vector<std::int64_t> applied;
   for (const bool overflow : {true, true, false, false, false, false, false, true, false}) {
-    const GateVerdict verdict = gate.decide(1.0, 1, overflow ? bad : kPieces);
+    const GateVerdict verdict = decide(gate, 1.0, 1, overflow ? bad : kPieces);
     EXPECT_EQ(verdict.skip, overflow);
     used.push_back(verdict.loss_scale);
     applied.push_back(gate.applied_steps());
@@ -129,7 +156,7 @@ TEST(Gate, LearningRateAdvancesWithAppliedStepsOnly) {
   Gate gate(config);
   std::vector<double> rates;
   for (const bool overflow : {false, false, true, false, true, false, false, false}) {
-    const GateVerdict verdict = gate.decide(1.0, 1, overflow ? std::vector<double>{kNan} : kPieces);
+    const GateVerdict verdict = decide(gate, 1.0, 1, overflow ? std::vector<double>{kNan} : kPieces);
     rates.push_back(verdict.learning_rate);
     if (!overflow) {
       EXPECT_EQ(verdict.adam.learning_rate, verdict.learning_rate);

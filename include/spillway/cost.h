@@ -16,6 +16,8 @@ struct MachineRates {
   double device_bytes = 10e9;        // element-wise passes over gradients on the device
   double h2d_bytes = 8e9;
   double d2h_bytes = 8e9;
+  double comm_bytes = 8e9;           // that a rank sends, or receives, in a collective
+  double comm_latency_s = 20e-6;     // of a small collective
   double cpu_adam_bytes = 10e9;      // traffic of the fused update, and of passes over host gradients
   double nvme_read_bytes = 1e9;
   double nvme_write_bytes = 0.7e9;

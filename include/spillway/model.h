@@ -42,6 +42,16 @@ void validate(const ModelSpec& spec);
 
 enum class ParamInit : std::uint8_t { zeros, ones, normal };
 
+// Elements [begin, end) of a flat buffer.
+struct ElementRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  std::int64_t size() const { return end - begin; }
+  bool empty() const { return begin == end; }
+  bool operator==(const ElementRange&) const = default;
+};
+
 // One named tensor inside a layer's flat buffer.
 struct ParamSpec {
   std::string name;                // as in GPT-2's public checkpoints: "h.0.attn.c_attn.weight"

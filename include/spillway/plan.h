@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "spillway/communicator.h"
 #include "spillway/config.h"
 #include "spillway/dtype.h"
 #include "spillway/model.h"
@@ -28,10 +29,10 @@ std::string_view name_of(Tier tier);
 constexpr std::int64_t alignment_of(Tier tier) { return tier == Tier::device ? 256 : 4096; }
 
 // A resource that executes its tasks in plan order. The first four are streams of the device, the rest
-// are threads of the host. The NVMe lanes keep several transfers in flight and retire them in order; weights have
+// are threads of the host. `snapshot` copies state out for a checkpoint when one was asked for, and else passes its tasks by. The NVMe lanes keep several transfers in flight and retire them in order; weights have
 // a lane of their own, so that what a forward waits for does not queue behind state that the optimizer will want.
-enum class Lane : std::uint8_t { compute, h2d, d2h, comm, cpu, nvme_fetch, nvme_read, nvme_write };
-inline constexpr int kLanes = 8;
+enum class Lane : std::uint8_t { compute, h2d, d2h, comm, cpu, snapshot, nvme_fetch, nvme_read, nvme_write };
+inline constexpr int kLanes = 9;
 
 constexpr bool is_stream(Lane lane) { return lane <= Lane::comm; }
 constexpr bool is_nvme(Lane lane) { return lane >= Lane::nvme_fetch; }
@@ -39,33 +40,41 @@ std::string_view name_of(Lane lane);
 
 enum class TaskKind : std::uint8_t {
   read_weights,     // nvme_fetch  a layer's weights to host staging
-  gather,           // h2d         a layer's weights to the device
+  gather,           // h2d         a layer's weights, or this rank's shard of them, to the device (comm: from there)
+  all_gather,       // comm        the shards of a layer's weights, before use
   forward,          // compute
   backward,         // compute     the head's includes its forward and the loss
   save_activation,  // d2h         a layer's input to host memory
   load_activation,  // h2d         and back
   drain_partial,    // d2h         one micro-batch's f32 gradient to the host accumulator or its staging
   accumulate,       // compute|cpu adds a micro-batch's f32 gradient to the accumulator
+  pack_gradient,    // compute     rounds a bucket of the f32 gradient to the wire dtype, by the rank that reduces it
+  reduce_scatter,   // comm        every rank gets what all ranks have of its slice
+  sum_gradient,     // compute     adds that up in f32, in the order of ranks
   finalize,         // compute|cpu rounds the gradient to the wire dtype, square sums on the way
+  gather_gradient,  // comm        the finished slices of ranks that hold the same shard
   drain_gradient,   // d2h         the finished gradient to host memory, in the wire dtype
   drain_statistics, // d2h         square sums and losses
+  exchange_statistics,  // cpu     losses and square sums of all ranks
   gate,             // cpu         global norm, clip factor, overflow verdict, learning rate
   read_tile,        // nvme_read   a tile's optimizer state to the host ring
   update_tile,      // compute|cpu the optimizer
   write_tile,       // nvme_write  the state back
   publish,          // h2d|d2h     a tile's new 16-bit weights across the link
   write_weights,    // nvme_write  a tile's new 16-bit weights to NVMe
+  all_gather_updated,  // comm     a layer's new weights, if every rank keeps all of them
+  snapshot,         // snapshot    a tile's state, or frozen weights, to the checkpoint
 };
 
-inline constexpr int kTaskKinds = static_cast<int>(TaskKind::write_weights) + 1;
+inline constexpr int kTaskKinds = static_cast<int>(TaskKind::snapshot) + 1;
 
 std::string_view name_of(TaskKind kind);
 
 // What the bytes of a buffer are, for the ledger.
 enum class Owner : std::uint8_t {
-  weights, optimizer_state, gradients, activations, workspace, staging, batch, statistics
+  weights, optimizer_state, gradients, activations, workspace, staging, batch, statistics, communication
 };
-inline constexpr int kOwners = 8;
+inline constexpr int kOwners = 9;
 
 std::string_view name_of(Owner owner);
 
@@ -83,7 +92,7 @@ struct Buffer {
 // What a task uses a buffer for.
 enum class Role : std::uint8_t {
   weights, tied_weights, batch, x, y, dy, dx, workspace, gradient, tied_gradient, loss, square_sums,
-  host_square_sums, verdict, state, new_weights, source, destination
+  host_square_sums, world_statistics, verdict, state, new_weights, source, destination
 };
 
 // Bytes [begin, end) of a buffer.
@@ -110,7 +119,8 @@ struct Task {
   Lane lane;
   int layer = -1;
   int micro_batch = -1;
-  int tile = -1;
+  int tile = -1;               // of a snapshot: index into Plan::snapshots
+  int collective = -1;         // index into Plan::collectives
   double flops = 0.0;          // matrix products, for the cost model
   std::int64_t bytes = 0;      // moved by the task over its lane's resource, for the cost model
   std::vector<Access> accesses;
@@ -123,6 +133,7 @@ struct Program {
   std::vector<Task> tasks;
 };
 
+// A tile lies within one shard.
 struct TilePlan {
   int layer;
   std::int64_t begin;   // elements of the layer's flat buffer
@@ -131,6 +142,7 @@ struct TilePlan {
   int state_buffer;     // persistent: master | first moment | second moment, each section_bytes() long
   int weights_extent;   // index into Plan::extents if the layer's weights are on NVMe, else -1
   int state_extent;     // likewise for the state
+  int weights_chunk = -1;  // index into Plan::weights_chunks: the same elements
 
   std::int64_t num_elements() const { return end - begin; }
   // Each of the three sections of a tile's state starts on a page.
@@ -138,17 +150,66 @@ struct TilePlan {
   std::int64_t state_bytes() const { return 3 * section_bytes(); }
 };
 
+// What this rank has of a layer. Trained elements come first in the flat buffer, frozen ones after them.
 struct LayerPlan {
   std::string name;
   std::int64_t num_elements;
+  std::int64_t num_trainable;
   Tier weights_tier;
-  int weights_buffer;        // persistent, dtype of the model, flat
+  int weights_buffer;        // persistent, dtype of the model
+  bool resident;             // the buffer is the whole layer, on the device, and used in place; else it holds `owned`
+                             // and, from byte frozen_offset on, `frozen`, and is gathered before use
+  ElementRange owned;        // trained elements whose state is here
+  ElementRange slice;        // those of `owned` whose gradient this rank reduces
+  ElementRange frozen;       // frozen elements in the buffer
+  std::int64_t frozen_offset;
+  int first_weights_extent;  // of the buffer's, in order; -1 if it is not on NVMe
+  int num_weights_extents;
   bool update_on_device;     // where its optimizer runs
+  int gradient_buffer;       // the finished gradient of `owned`; -1 if nothing is trained here
   DType gradient_dtype;      // storage of the finished gradient
   int first_tile;
   int num_tiles;
   std::int64_t first_piece;  // its first square sum, in doubles, within the statistics buffers
   bool square_sums_on_host;  // finalised by the cpu lane, else by the device
+
+  // Byte of the weights buffer at which an element it holds starts.
+  std::int64_t weights_offset(std::int64_t element, std::int64_t width) const {
+    if (resident) return element * width;
+    return element < num_trainable ? (element - owned.begin) * width : frozen_offset + (element - frozen.begin) * width;
+  }
+};
+
+// A range of a layer's weights in its buffer here, no larger than a tile: how weights are filled and looked at
+// between steps.
+struct WeightsChunk {
+  int layer;
+  std::int64_t begin;  // elements of the layer's flat buffer
+  std::int64_t end;
+  int extent;          // if the weights are on NVMe, else -1
+
+  std::int64_t num_elements() const { return end - begin; }
+};
+
+// Something this rank saves: the state of a tile, or frozen weights.
+struct SnapshotPlan {
+  int tile;   // -1: frozen weights
+  int chunk;  // index into Plan::weights_chunks of frozen weights, else -1
+};
+
+// The ranks a collective joins: all of them; those that share a layer out among themselves; those that hold the
+// same shard.
+enum class RankGroup : std::uint8_t { world, partition, replicas };
+inline constexpr int kRankGroups = 3;
+
+struct CollectivePlan {
+  RankGroup group;
+  std::vector<Part> parts;          // of an all-gather: in its buffer; of a reduce-scatter: what this rank sends
+  std::vector<Part> receive_parts;  // of a reduce-scatter
+  std::vector<ElementRange> sources;  // of a reduce-scatter: the elements of the layer that each part is made of
+
+  // Bytes of what all ranks together contribute once: an all-gather's result, a reduce-scatter's input.
+  std::int64_t payload_bytes() const;
 };
 
 // One range of the swap file that is transferred whole.
@@ -177,6 +238,7 @@ struct LayerShape {
   std::int64_t backward_workspace;  // bytes
   double forward_flops;
   double backward_flops;
+  std::int64_t num_frozen = 0;      // the last of num_elements
 };
 
 struct PlanRequest {
@@ -198,6 +260,15 @@ struct PlanRequest {
   double offload_optimizer_ratio = 1.0;
   std::int64_t persistence_threshold = 0;  // elements; layers at or below stay on the device
   bool activations_on_host = false;
+  int rank = 0;
+  int world_size = 1;
+  int hpz_partition_size = 1;      // ranks that shard among themselves, from stage 1 on; 1: all
+  std::int64_t reduce_bucket_size = 500'000'000;     // elements
+  std::int64_t allgather_bucket_size = 500'000'000;
+  std::int64_t prefetch_bucket_size = 50'000'000;
+  std::int64_t max_reuse_distance = 1'000'000'000;
+  bool overlap_comm = true;
+  std::int64_t snapshot_bytes = 0;  // host memory for the state on its way to a checkpoint; 0: no snapshots in a step
   std::array<std::optional<std::int64_t>, kTiers> budgets;
 };
 
@@ -212,6 +283,10 @@ struct Plan {
   std::vector<LayerPlan> layers;
   std::vector<TilePlan> tiles;
   std::vector<ExtentPlan> extents;
+  std::vector<WeightsChunk> weights_chunks;
+  std::vector<SnapshotPlan> snapshots;       // in the order of the step's snapshot tasks
+  std::vector<CollectivePlan> collectives;
+  std::int64_t partition_size = 1;           // ranks that share state among themselves; the others are replicas
   Program step;
   Program evaluation;
   std::array<TierUse, kTiers> tiers;
@@ -219,12 +294,23 @@ struct Plan {
   int statistics_buffer = -1;        // host copy of the device's: losses (one f64 per micro-batch), then square sums
   int host_square_sums_buffer = -1;  // square sums of layers the cpu lane finalises; -1: none
   int verdict_buffer = -1;           // host: stands for what the gate decides and later tasks obey
+  int world_statistics_buffer = -1;  // host: a WorldStatistics per rank; -1 in a world of one
+  int snapshot_buffer = -1;          // host: places for snapshots; -1: none
   int maintenance_buffer = -1;       // host: one tile's state and one tile's weights, for use between steps
+  std::int64_t maintenance_weights_bytes = 0;  // of it, at its end, the weights
   std::uint64_t hash = 0;
+  std::uint64_t common_hash = 0;     // of what all ranks must agree on: the collectives, in order, and what they serve
 
   bool fits() const;
   std::int64_t num_parameters() const;
   std::int64_t state_bytes() const;  // 16-bit weights, f32 master and moments, finished gradients
+};
+
+// What a rank contributes to the gate of a step.
+struct WorldStatistics {
+  double loss_sum;
+  double square_sum;          // of its slices of the gradient
+  std::int64_t tokens;        // that have a target
 };
 
 // Bytes of a tile's 16-bit weights as stored, padded to a page.

@@ -26,6 +26,8 @@ void for_each_rate(Rates& rates, Visit visit) {
   visit("nvme_write_bytes", rates.nvme_write_bytes);
   visit("nvme_mixed_bytes", rates.nvme_mixed_bytes);
   visit("nvme_latency_s", rates.nvme_latency_s);
+  visit("comm_bytes", rates.comm_bytes);
+  visit("comm_latency_s", rates.comm_latency_s);
   visit("task_overhead_s", rates.task_overhead_s);
 }
 

@@ -170,7 +170,9 @@ class Checker {
       }
     }
     std::vector<Life> sorted;
-    for (const auto& [buffer, life] : lives) sorted.push_back(life);
+    for (const auto& [buffer, life] : lives) {
+      if (plan_.buffers[static_cast<std::size_t>(buffer)].bytes > 0) sorted.push_back(life);  // an empty shard is nowhere
+    }
     const auto at = [&](const Life& life) -> const Buffer& { return plan_.buffers[static_cast<std::size_t>(life.buffer)]; };
     std::sort(sorted.begin(), sorted.end(), [&](const Life& a, const Life& b) { return at(a).offset < at(b).offset; });
     std::array<std::vector<Life>, kTiers> open;
@@ -224,7 +226,7 @@ void check_persistent(const Plan& plan, std::vector<std::string>& violations) {
   for (int t = 0; t < kTiers; ++t) {
     std::vector<const Buffer*> sorted;
     for (const Buffer& buffer : plan.buffers) {
-      if (buffer.persistent && buffer.tier == static_cast<Tier>(t)) sorted.push_back(&buffer);
+      if (buffer.persistent && buffer.bytes > 0 && buffer.tier == static_cast<Tier>(t)) sorted.push_back(&buffer);
     }
     std::sort(sorted.begin(), sorted.end(), [](const Buffer* a, const Buffer* b) { return a->offset < b->offset; });
     for (std::size_t i = 1; i < sorted.size(); ++i) {

@@ -104,6 +104,7 @@ class Derivation {
 void Derivation::collect(int number) {
   candidates_.clear();
   for (const Access& access : task(number).accesses) {
+    if (access.begin == access.end) continue;  // nothing of an empty shard
     const Buffer& buffer = plan_.buffers[static_cast<std::size_t>(access.buffer)];
     Shadow& shadow = shadows_[static_cast<std::size_t>(buffer.tier)];
     shadow.for_range(buffer.offset + access.begin, buffer.offset + access.end, [&](const Segment& segment) {
@@ -121,6 +122,7 @@ void Derivation::collect(int number) {
 void Derivation::touch(int number) {
   const auto lane = static_cast<std::size_t>(task(number).lane);
   for (const Access& access : task(number).accesses) {
+    if (access.begin == access.end) continue;  // nothing of an empty shard
     const Buffer& buffer = plan_.buffers[static_cast<std::size_t>(access.buffer)];
     Shadow& shadow = shadows_[static_cast<std::size_t>(buffer.tier)];
     const std::int64_t begin = buffer.offset + access.begin, end = buffer.offset + access.end;

@@ -13,16 +13,17 @@ namespace spillway {
 // Fills layers, tiles, extents and the persistent buffers of `plan` from its request.
 void lower_persistent(const Placement& placement, const std::vector<TileRange>& tiles, Plan& plan);
 
-// The finished gradient of each layer on its way from backward to the update.
-struct FinishedGradients {
-  std::vector<int> buffer;  // per layer
-};
-
 // Forward, backward and gradients of all micro-batches, then the gate.
-Timeline lower_compute(const Placement& placement, Plan& plan, FinishedGradients& gradients);
+Timeline lower_compute(Plan& plan);
 
 // The optimizer, tile by tile. The first tiles are read under the last backward tasks of `timeline`.
-void lower_update(const FinishedGradients& gradients, Plan& plan, Timeline& timeline);
+void lower_update(Plan& plan, Timeline& timeline);
+
+// The order in which tiles are updated, and so the order of all that follows the update.
+std::vector<int> update_order(const Plan& plan);
+
+// At the head of the step: what this rank saves, should a checkpoint be asked for.
+void lower_snapshots(Plan& plan, Timeline& timeline);
 
 // Forward of one batch and its loss.
 Timeline lower_evaluation(Plan& plan);

@@ -1,10 +1,10 @@
-// Forward and backward of every micro-batch, micro-batch after micro-batch, and the way of the
-// gradients to the buffer the optimizer reads.
+// Forward and backward of every micro-batch, micro-batch after micro-batch, and the gate behind them.
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "plan/lower.h"
+#include "plan/lower_gradients.h"
 
 namespace spillway {
 
@@ -28,19 +28,19 @@ std::vector<ComputeOp> micro_batch_major(const PlanRequest& request) {
 
 class ComputeLowering {
  public:
-  ComputeLowering(const Placement& placement, Plan& plan, FinishedGradients& finished)
-      : placement_(placement),
-        plan_(plan),
+  explicit ComputeLowering(Plan& plan)
+      : plan_(plan),
         request_(plan.request),
-        finished_(finished),
         ops_(micro_batch_major(plan.request)),
         timeline_(ops_.size()),
-        head_(static_cast<int>(plan.layers.size()) - 1) {}
+        head_(static_cast<int>(plan.layers.size()) - 1),
+        statistics_bytes_(plan.buffers[static_cast<std::size_t>(plan.statistics_buffer)].bytes),
+        statistics_(add_transient(plan, "losses and square sums on the device", Tier::device, Owner::statistics, statistics_bytes_)),
+        gradients_(plan, timeline_, statistics_) {}
 
   Timeline run() &&;
 
  private:
-  bool last_micro_batch(int m) const { return m == request_.accumulation_steps - 1; }
   std::int64_t activation_bytes() const {
     return request_.shape.batch * request_.shape.time * request_.channels * size_of(request_.dtype);
   }
@@ -59,31 +59,27 @@ class ComputeLowering {
   void add_backward_accesses(const ComputeOp& op, Task& task);
   int input_of_backward(const ComputeOp& op);
   void offload_activation(std::size_t u, const ComputeOp& op);
-  void after_backward(std::size_t u, const ComputeOp& op);
-  void accumulate_on_host(std::size_t u, const ComputeOp& op, int gradient);
-  void finalize(std::size_t u, int l, int accumulated);
+  void add_gate();
 
-  const Placement& placement_;
   Plan& plan_;
   const PlanRequest& request_;
-  FinishedGradients& finished_;
   std::vector<ComputeOp> ops_;
   Timeline timeline_;
   int head_;
+  std::int64_t statistics_bytes_;
+  int statistics_;                               // device: losses, then square sums
+  GradientLowering gradients_;
 
   std::vector<std::vector<int>> weights_of_op_;  // per position: device buffer of own and tied weights
-  int statistics_ = -1;                          // device: losses, then square sums
   int dactivation_ = -1;                         // gradient of the activation, updated in place down the layers
   std::vector<int> outputs_;                     // per layer: its forward output of this micro-batch
   std::vector<int> saved_;                       // per layer: host copy of its output, or -1
-  std::vector<int> gradients_;                   // per layer: f32 gradient of this micro-batch
-  std::vector<int> accumulators_;                // per layer: f32 accumulator, device or host
 };
 
 // Cuts each layer's uses into runs that keep the weights on the device: a use at most two positions
 // after the last one (the turn from forward to backward) does not fetch them again.
 void ComputeLowering::plan_weights() {
-  constexpr std::int64_t kReuseDistance = 2;
+  const std::int64_t reuse = request_.max_reuse_distance > 0 ? 2 : 0;
   weights_of_op_.assign(ops_.size(), {-1, -1});
   for (int l = 0; l <= head_; ++l) {
     std::vector<std::size_t> uses;
@@ -93,7 +89,7 @@ void ComputeLowering::plan_weights() {
     }
     for (std::size_t i = 0; i < uses.size();) {
       std::size_t j = i;
-      while (j + 1 < uses.size() && static_cast<std::int64_t>(uses[j + 1] - uses[j]) <= kReuseDistance) ++j;
+      while (j + 1 < uses.size() && static_cast<std::int64_t>(uses[j + 1] - uses[j]) <= reuse) ++j;
       const int buffer = lower_weights(plan_, timeline_, l, static_cast<std::int64_t>(uses[i]));
       for (; i <= j; ++i) weights_of_op_[uses[i]][ops_[uses[i]].layer == l ? 0 : 1] = buffer;
     }
@@ -105,7 +101,7 @@ void ComputeLowering::start_micro_batch(int m) {
                                Owner::activations, activation_bytes());
   outputs_.assign(plan_.layers.size(), -1);
   saved_.assign(plan_.layers.size(), -1);
-  gradients_.assign(plan_.layers.size(), -1);
+  gradients_.start_micro_batch();
 }
 
 void ComputeLowering::add_forward_accesses(const ComputeOp& op, Task& task) {
@@ -136,15 +132,6 @@ int ComputeLowering::input_of_backward(const ComputeOp& op) {
 
 void ComputeLowering::add_backward_accesses(const ComputeOp& op, Task& task) {
   const auto l = static_cast<std::size_t>(op.layer);
-  const bool first = op.micro_batch == 0;
-  const auto gradient_of = [&](std::size_t g) {
-    if (gradients_[g] < 0) {
-      gradients_[g] = add_transient(plan_, fmt::format("f32 gradient of {}, micro-batch {}", plan_.layers[g].name, op.micro_batch),
-                                    Tier::device, Owner::gradients, plan_.layers[g].num_elements * 4);
-      if (first && !plan_.layers[g].square_sums_on_host) accumulators_[g] = gradients_[g];
-    }
-    return gradients_[g];
-  };
   if (op.layer == head_ || op.layer == 0) task.accesses.push_back(batch_of(plan_, op.micro_batch));
   if (op.layer > 0) task.accesses.push_back(read_of(plan_, input_of_backward(op), Role::x));
   if (op.layer == head_) {
@@ -156,11 +143,11 @@ void ComputeLowering::add_backward_accesses(const ComputeOp& op, Task& task) {
   } else {
     task.accesses.push_back(read_of(plan_, dactivation_, Role::dy));
   }
-  const bool shared = gradients_[l] >= 0;  // another layer's tied part is already in it
-  const int gradient = gradient_of(l);
+  const bool shared = gradients_.has_gradient(l);  // another layer's tied part is already in it
+  const int gradient = gradients_.gradient_of(l, op.micro_batch);
   task.accesses.push_back(shared ? update_of(plan_, gradient, Role::gradient) : write_of(plan_, gradient, Role::gradient));
   if (shape(op.layer).tied_layer >= 0) {
-    task.accesses.push_back(write_of(plan_, gradient_of(static_cast<std::size_t>(shape(op.layer).tied_layer)), Role::tied_gradient));
+    task.accesses.push_back(write_of(plan_, gradients_.gradient_of(static_cast<std::size_t>(shape(op.layer).tied_layer), op.micro_batch), Role::tied_gradient));
   }
 }
 
@@ -179,7 +166,7 @@ void ComputeLowering::add_op(std::size_t u) {
   }
   is_forward ? add_forward_accesses(op, task) : add_backward_accesses(op, task);
   timeline_.at(u, std::move(task));
-  is_forward ? offload_activation(u, op) : after_backward(u, op);
+  is_forward ? offload_activation(u, op) : gradients_.after_backward(u, op.layer, op.micro_batch);
 }
 
 // Every block's input but the last one's leaves for the host; backward of the last block follows at once.
@@ -193,91 +180,40 @@ void ComputeLowering::offload_activation(std::size_t u, const ComputeOp& op) {
                             {read_of(plan_, outputs_[l], Role::source), write_of(plan_, saved_[l], Role::destination)}));
 }
 
-void ComputeLowering::after_backward(std::size_t u, const ComputeOp& op) {
-  const auto l = static_cast<std::size_t>(op.layer);
-  if (plan_.layers[l].square_sums_on_host) {
-    accumulate_on_host(u, op, gradients_[l]);
-    return;
+// Norm, verdict, learning rate: from what the device, the host and the other ranks have counted.
+void ComputeLowering::add_gate() {
+  const auto end = static_cast<std::int64_t>(timeline_.positions());
+  timeline_.before(end, make_task(TaskKind::drain_statistics, Lane::d2h, -1, -1, statistics_bytes_,
+                                  {read_of(plan_, statistics_, Role::source),
+                                   write_of(plan_, plan_.statistics_buffer, Role::destination)}));
+  std::vector<Access> sums = {read_of(plan_, plan_.statistics_buffer, Role::square_sums)};
+  if (plan_.host_square_sums_buffer >= 0) sums.push_back(read_of(plan_, plan_.host_square_sums_buffer, Role::host_square_sums));
+  std::vector<Access> gate = sums;
+  gate.push_back(write_of(plan_, plan_.verdict_buffer, Role::verdict));
+  if (plan_.world_statistics_buffer >= 0) {
+    sums.push_back(write_of(plan_, plan_.world_statistics_buffer, Role::world_statistics));
+    timeline_.before(end, make_task(TaskKind::exchange_statistics, Lane::cpu, -1, -1, statistics_bytes_, std::move(sums)));
+    gate.push_back(read_of(plan_, plan_.world_statistics_buffer, Role::world_statistics));
   }
-  if (op.micro_batch > 0) {
-    timeline_.at(u, make_task(TaskKind::accumulate, Lane::compute, op.layer, op.micro_batch, plan_.layers[l].num_elements * 12,
-                              {update_of(plan_, accumulators_[l], Role::destination), read_of(plan_, gradients_[l], Role::source)}));
+  // If a value is not finite, the gate looks for its tensor.
+  for (const LayerPlan& layer : plan_.layers) {
+    if (layer.gradient_buffer >= 0) gate.push_back(read_of(plan_, layer.gradient_buffer, Role::gradient));
   }
-  if (last_micro_batch(op.micro_batch)) finalize(u, op.layer, accumulators_[l]);
-}
-
-// The f32 gradient of each micro-batch crosses the link and is added on the host.
-void ComputeLowering::accumulate_on_host(std::size_t u, const ComputeOp& op, int gradient) {
-  const auto l = static_cast<std::size_t>(op.layer);
-  const std::int64_t bytes = plan_.layers[l].num_elements * 4;
-  const auto later = static_cast<std::int64_t>(u) + 1;
-  const bool first = op.micro_batch == 0;
-  const int landing = add_transient(plan_, fmt::format("f32 gradient of {} on the host, micro-batch {}", plan_.layers[l].name, op.micro_batch),
-                                    Tier::host, Owner::gradients, bytes);
-  timeline_.after(later, make_task(TaskKind::drain_partial, Lane::d2h, op.layer, op.micro_batch, bytes,
-                                   {read_of(plan_, gradient, Role::source), write_of(plan_, landing, Role::destination)}));
-  if (first) {
-    accumulators_[l] = landing;
-  } else {
-    timeline_.after(later + 1, make_task(TaskKind::accumulate, Lane::cpu, op.layer, op.micro_batch, bytes * 3,
-                                         {update_of(plan_, accumulators_[l], Role::destination), read_of(plan_, landing, Role::source)}));
-  }
-  if (!last_micro_batch(op.micro_batch)) return;
-  const std::int64_t begin = plan_.layers[l].first_piece * 8;
-  const std::int64_t end = begin + (plan_.layers[l].num_elements + 4095) / 4096 * 8;
-  timeline_.after(later + 1, make_task(TaskKind::finalize, Lane::cpu, op.layer, op.micro_batch, bytes * 2,
-                                       {update_of(plan_, accumulators_[l], Role::gradient),
-                                        part(write_of(plan_, plan_.host_square_sums_buffer, Role::square_sums), begin, end)}));
-  finished_.buffer[l] = accumulators_[l];
-}
-
-void ComputeLowering::finalize(std::size_t u, int l, int accumulated) {
-  const LayerPlan& target = layer(l);
-  const std::int64_t wire_bytes = target.num_elements * size_of(target.gradient_dtype);
-  const int wire = add_transient(plan_, fmt::format("gradient of {}", target.name), Tier::device, Owner::gradients, wire_bytes);
-  const std::int64_t begin = target.first_piece * 8;
-  const std::int64_t end = begin + (target.num_elements + 4095) / 4096 * 8;
-  const int m = static_cast<int>(request_.accumulation_steps) - 1;
-  timeline_.at(u, make_task(TaskKind::finalize, Lane::compute, l, m, target.num_elements * 4 + wire_bytes,
-                            {read_of(plan_, accumulated, Role::source), write_of(plan_, wire, Role::gradient),
-                             part(write_of(plan_, statistics_, Role::square_sums), begin, end)}));
-  if (target.update_on_device) {
-    finished_.buffer[static_cast<std::size_t>(l)] = wire;
-    return;
-  }
-  const int landed = add_transient(plan_, fmt::format("gradient of {} on the host", target.name), Tier::host, Owner::gradients, wire_bytes);
-  timeline_.after(static_cast<std::int64_t>(u) + 1,
-                  make_task(TaskKind::drain_gradient, Lane::d2h, l, m, wire_bytes,
-                            {read_of(plan_, wire, Role::source), write_of(plan_, landed, Role::destination)}));
-  finished_.buffer[static_cast<std::size_t>(l)] = landed;
+  timeline_.before(end, make_task(TaskKind::gate, Lane::cpu, -1, -1, statistics_bytes_, std::move(gate)));
 }
 
 Timeline ComputeLowering::run() && {
-  const std::int64_t statistics_bytes = plan_.buffers[static_cast<std::size_t>(plan_.statistics_buffer)].bytes;
-  statistics_ = add_transient(plan_, "losses and square sums on the device", Tier::device, Owner::statistics, statistics_bytes);
-  finished_.buffer.assign(plan_.layers.size(), -1);
-  accumulators_.assign(plan_.layers.size(), -1);
   plan_weights();
   for (std::size_t u = 0; u < ops_.size(); ++u) {
     if (ops_[u].kind == TaskKind::forward && ops_[u].layer == 0) start_micro_batch(ops_[u].micro_batch);
     add_op(u);
   }
-  const auto end = static_cast<std::int64_t>(timeline_.positions());
-  timeline_.before(end, make_task(TaskKind::drain_statistics, Lane::d2h, -1, -1, statistics_bytes,
-                                  {read_of(plan_, statistics_, Role::source),
-                                   write_of(plan_, plan_.statistics_buffer, Role::destination)}));
-  std::vector<Access> gate = {write_of(plan_, plan_.verdict_buffer, Role::verdict), read_of(plan_, plan_.statistics_buffer, Role::square_sums)};
-  if (plan_.host_square_sums_buffer >= 0) gate.push_back(read_of(plan_, plan_.host_square_sums_buffer, Role::host_square_sums));
-  // If a value is not finite, the gate looks for its tensor.
-  for (const int gradient : finished_.buffer) gate.push_back(read_of(plan_, gradient, Role::gradient));
-  timeline_.before(end, make_task(TaskKind::gate, Lane::cpu, -1, -1, statistics_bytes, std::move(gate)));
+  add_gate();
   return std::move(timeline_);
 }
 
 }  // namespace
 
-Timeline lower_compute(const Placement& placement, Plan& plan, FinishedGradients& gradients) {
-  return ComputeLowering(placement, plan, gradients).run();
-}
+Timeline lower_compute(Plan& plan) { return ComputeLowering(plan).run(); }
 
 }  // namespace spillway

@@ -2,25 +2,49 @@
 #include <fmt/format.h>
 
 #include "plan/lower.h"
+#include "plan/ranks.h"
 
 namespace spillway {
 
-int lower_weights(Plan& plan, Timeline& timeline, int layer, std::int64_t first) {
+namespace {
+
+// Copies a stretch that the buffer `from` holds at byte `at` to its place in the gathered layer.
+Task gather_stretch(const Plan& plan, int layer, int from, std::int64_t at, int slot, ElementRange stretch) {
   const LayerPlan& source = plan.layers[static_cast<std::size_t>(layer)];
-  if (source.weights_tier == Tier::device) return source.weights_buffer;
-  const std::int64_t depth = plan.request.prefetch_depth;
+  const std::int64_t width = size_of(plan.request.dtype), bytes = stretch.size() * width;
+  const Lane lane = source.weights_tier == Tier::device ? comm_lane(plan.request) : Lane::h2d;
+  return make_task(TaskKind::gather, lane, layer, -1, bytes,
+                   {part(read_of(plan, from, Role::source), at, at + bytes),
+                    part(write_of(plan, slot, Role::destination), stretch.begin * width, stretch.end * width)});
+}
+
+}  // namespace
+
+int lower_weights(Plan& plan, Timeline& timeline, int layer, std::int64_t first) {
+  const LayerPlan source = plan.layers[static_cast<std::size_t>(layer)];
+  if (source.resident) return source.weights_buffer;
+  const LayerShape& shape = plan.request.layers[static_cast<std::size_t>(layer)];
+  const std::int64_t depth = prefetch_distance(plan.request, shape);
   int from = source.weights_buffer;
   const std::int64_t stored = plan.buffers[static_cast<std::size_t>(from)].bytes;
-  if (source.weights_tier == Tier::nvme) {
+  if (source.weights_tier == Tier::nvme && stored > 0) {
     const int staging = add_transient(plan, fmt::format("weights of {}, read", source.name), Tier::host, Owner::staging, stored);
     timeline.before(first - 2 * depth, make_task(TaskKind::read_weights, Lane::nvme_fetch, layer, -1, stored,
                                                  {read_of(plan, from, Role::source), write_of(plan, staging, Role::destination)}));
     from = staging;
   }
-  const std::int64_t bytes = source.num_elements * size_of(plan.request.dtype);
-  const int slot = add_transient(plan, fmt::format("weights of {}, gathered", source.name), Tier::device, Owner::weights, bytes);
-  timeline.before(first - depth, make_task(TaskKind::gather, Lane::h2d, layer, -1, bytes,
-                                           {part(read_of(plan, from, Role::source), 0, bytes), write_of(plan, slot, Role::destination)}));
+  const std::int64_t width = size_of(plan.request.dtype);
+  const int slot = add_transient(plan, fmt::format("weights of {}, gathered", source.name), Tier::device, Owner::weights, source.num_elements * width);
+  if (!source.owned.empty()) timeline.before(first - depth, gather_stretch(plan, layer, from, 0, slot, source.owned));
+  if (!source.frozen.empty()) timeline.before(first - depth, gather_stretch(plan, layer, from, source.frozen_offset, slot, source.frozen));
+  if (!weights_are_sharded(plan.request, shape)) return slot;
+  const std::int64_t trained = source.num_trainable, frozen = source.num_elements - trained;
+  for (Task& task : all_gather_shards(plan, TaskKind::all_gather, layer, slot, Role::destination, 0, trained, width, false)) {
+    timeline.before(first - depth, std::move(task));
+  }
+  for (Task& task : all_gather_shards(plan, TaskKind::all_gather, layer, slot, Role::destination, trained * width, frozen, width, false)) {
+    timeline.before(first - depth, std::move(task));
+  }
   return slot;
 }
 

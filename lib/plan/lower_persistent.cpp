@@ -1,58 +1,93 @@
 #include <fmt/format.h>
 
 #include "plan/lower.h"
+#include "plan/ranks.h"
 #include "spillway/ops.h"
 
 namespace spillway {
 
 namespace {
 
-// On NVMe a layer's flat weights are stored tile after tile, each padded to whole pages. Only the last
-// tile of a layer has padding, so that the flat buffer stays contiguous.
-std::int64_t stored_weight_bytes(const Plan& plan, const LayerPlan& layer) {
-  const std::int64_t bytes = layer.num_elements * size_of(plan.request.dtype);
-  return layer.weights_tier == Tier::nvme ? round_up(bytes, 4096) : bytes;
-}
-
-void add_layer(const Placement& placement, std::size_t index, Plan& plan) {
-  const LayerShape& shape = plan.request.layers[index];
-  LayerPlan layer;
-  layer.name = shape.name;
-  layer.num_elements = shape.num_elements;
-  layer.weights_tier = placement.weights[index];
-  layer.update_on_device = placement.update_on_device[index];
-  layer.square_sums_on_host = placement.accumulate_on_host && !layer.update_on_device;
-  layer.gradient_dtype = layer.square_sums_on_host ? DType::f32 : plan.request.wire;
-  layer.first_tile = static_cast<int>(plan.tiles.size());
-  layer.num_tiles = 0;
-  layer.first_piece = 0;
-  layer.weights_buffer = add_persistent(plan, fmt::format("weights of {}", shape.name), layer.weights_tier,
-                                        Owner::weights, stored_weight_bytes(plan, layer));
-  plan.layers.push_back(layer);
-}
-
 int add_extent(Plan& plan, std::string name, int buffer, std::int64_t begin, std::int64_t bytes) {
   plan.extents.push_back({std::move(name), buffer, begin, bytes});
   return static_cast<int>(plan.extents.size()) - 1;
+}
+
+void add_layer(const Placement& placement, std::size_t index, Plan& plan) {
+  const PlanRequest& request = plan.request;
+  const LayerShape& shape = request.layers[index];
+  const Partition ranks = partition_of(request);
+  LayerPlan layer{};
+  layer.name = shape.name;
+  layer.num_elements = shape.num_elements;
+  layer.num_trainable = shape.num_elements - shape.num_frozen;
+  layer.weights_tier = placement.weights[index];
+  layer.resident = layer.weights_tier == Tier::device && !weights_are_sharded(request, shape);
+  layer.owned = ranks.shard(layer.num_trainable, request.rank);
+  layer.slice = ranks.slice(layer.num_trainable, request.rank);
+  layer.frozen = {layer.num_trainable, layer.num_elements};
+  if (weights_are_sharded(request, shape)) {
+    const ElementRange part = ranks.shard(shape.num_frozen, request.rank);
+    layer.frozen = {layer.num_trainable + part.begin, layer.num_trainable + part.end};
+  }
+  const std::int64_t width = size_of(request.dtype);
+  layer.frozen_offset = layer.resident ? layer.num_trainable * width : round_up(layer.owned.size() * width, 4096);
+  layer.update_on_device = placement.update_on_device[index];
+  layer.square_sums_on_host = placement.accumulate_on_host && !layer.update_on_device;
+  layer.gradient_dtype = layer.square_sums_on_host ? DType::f32 : request.wire;
+  layer.gradient_buffer = -1;
+  layer.first_tile = static_cast<int>(plan.tiles.size());
+  layer.first_weights_extent = -1;
+  // Every tile, and so the frozen part, starts on a page; the last of each is padded to one.
+  std::int64_t bytes = layer.num_elements * width;
+  if (!layer.resident) bytes = layer.frozen.empty() ? layer.owned.size() * width : layer.frozen_offset + layer.frozen.size() * width;
+  if (layer.weights_tier == Tier::nvme) bytes = round_up(bytes, 4096);
+  layer.weights_buffer = add_persistent(plan, fmt::format("weights of {}", shape.name), layer.weights_tier, Owner::weights, bytes);
+  plan.layers.push_back(layer);
 }
 
 void add_tile(const Placement& placement, const TileRange& range, std::size_t index, Plan& plan) {
   LayerPlan& layer = plan.layers[static_cast<std::size_t>(range.layer)];
   const int number = layer.num_tiles++;
   if (number == 0) layer.first_tile = static_cast<int>(index);
-  TilePlan tile{range.layer, range.elements.begin, range.elements.end, placement.tiles[index], -1, -1, -1};
+  TilePlan tile{range.layer, range.elements.begin, range.elements.end, placement.tiles[index], -1, -1, -1, -1};
   tile.state_buffer = add_persistent(plan, fmt::format("state of tile {} of {}", number, layer.name), tile.tier,
                                      Owner::optimizer_state, tile.state_bytes());
   if (tile.tier == Tier::nvme) {
     tile.state_extent = add_extent(plan, fmt::format("tile {} of {}", number, layer.name), tile.state_buffer, 0,
                                    tile.state_bytes());
   }
-  if (layer.weights_tier == Tier::nvme) {
-    tile.weights_extent = add_extent(plan, fmt::format("weights of tile {} of {}", number, layer.name),
-                                     layer.weights_buffer, tile.begin * size_of(plan.request.dtype),
-                                     padded_weight_bytes(tile, plan.request.dtype));
-  }
   plan.tiles.push_back(tile);
+}
+
+// Cuts a stretch of a layer's weights into chunks of at most a tile.
+void add_chunks(Plan& plan, std::size_t l, ElementRange stretch) {
+  LayerPlan& layer = plan.layers[l];
+  const std::int64_t width = size_of(plan.request.dtype);
+  for (std::int64_t t = 0; t < num_tiles(stretch.size(), plan.request.tile_size); ++t) {
+    const ElementRange range = tile_range(stretch.size(), plan.request.tile_size, t);
+    WeightsChunk chunk{static_cast<int>(l), stretch.begin + range.begin, stretch.begin + range.end, -1};
+    const bool of_tile = stretch == layer.owned && chunk.begin < layer.num_trainable;
+    const auto tile = static_cast<std::size_t>(layer.first_tile) + static_cast<std::size_t>(t);
+    if (of_tile) plan.tiles[tile].weights_chunk = static_cast<int>(plan.weights_chunks.size());
+    if (layer.weights_tier == Tier::nvme) {
+      chunk.extent = add_extent(plan, fmt::format("{}weights of tile {} of {}", of_tile ? "" : "frozen ", t, layer.name), layer.weights_buffer,
+                                layer.weights_offset(chunk.begin, width), round_up(chunk.num_elements() * width, 4096));
+      if (layer.num_weights_extents++ == 0) layer.first_weights_extent = chunk.extent;
+      if (of_tile) plan.tiles[tile].weights_extent = chunk.extent;
+    }
+    plan.weights_chunks.push_back(chunk);
+  }
+}
+
+// Trained weights are cut as the tiles are, so that each tile's weights are a chunk of their own; of a layer kept whole
+// everything is filled, other ranks' parts too.
+void add_weights_chunks(Plan& plan, std::size_t l) {
+  const LayerPlan layer = plan.layers[l];
+  if (layer.resident) add_chunks(plan, l, {0, layer.owned.begin});
+  add_chunks(plan, l, layer.owned);
+  if (layer.resident) add_chunks(plan, l, {layer.owned.end, layer.num_trainable});
+  add_chunks(plan, l, layer.frozen);
 }
 
 // Square sums of layers finalised by the device follow the losses; those of the cpu lane have a buffer
@@ -63,7 +98,7 @@ void add_statistics(Plan& plan) {
   for (LayerPlan& layer : plan.layers) {
     std::int64_t& count = layer.square_sums_on_host ? host_count : device_count;
     layer.first_piece = count;
-    count += norm_pieces(layer.num_elements);
+    count += norm_pieces(layer.slice.size());
   }
   plan.statistics_buffer = add_persistent(plan, "losses and square sums", Tier::host, Owner::statistics, device_count * 8);
   plan.verdict_buffer = add_persistent(plan, "verdict of the gate", Tier::host, Owner::statistics, 64);
@@ -71,14 +106,21 @@ void add_statistics(Plan& plan) {
     plan.host_square_sums_buffer =
         add_persistent(plan, "square sums of host gradients", Tier::host, Owner::statistics, host_count * 8);
   }
+  if (plan.request.world_size > 1) {
+    plan.world_statistics_buffer = add_persistent(plan, "statistics of all ranks", Tier::host, Owner::statistics,
+                                                  plan.request.world_size * static_cast<std::int64_t>(sizeof(WorldStatistics)));
+  }
 }
 
 void add_maintenance(Plan& plan) {
   std::int64_t state = 0, weights = 0;
-  for (const TilePlan& tile : plan.tiles) {
-    state = std::max(state, tile.state_bytes());
-    weights = std::max(weights, padded_weight_bytes(tile, plan.request.dtype));
+  for (const TilePlan& tile : plan.tiles) state = std::max(state, tile.state_bytes());
+  for (const WeightsChunk& chunk : plan.weights_chunks) {
+    // Values as f32, then rounded.
+    weights = std::max(weights, round_up(chunk.num_elements() * size_of(plan.request.dtype), 4096));
+    state = std::max(state, round_up(chunk.num_elements() * 4, 4096));
   }
+  plan.maintenance_weights_bytes = weights;
   plan.maintenance_buffer =
       add_transient(plan, "one tile, between steps", Tier::host, Owner::staging, state + weights);
 }
@@ -90,8 +132,10 @@ std::int64_t padded_weight_bytes(const TilePlan& tile, DType dtype) {
 }
 
 void lower_persistent(const Placement& placement, const std::vector<TileRange>& tiles, Plan& plan) {
+  plan.partition_size = partition_of(plan.request).partition;
   for (std::size_t l = 0; l < plan.request.layers.size(); ++l) add_layer(placement, l, plan);
   for (std::size_t t = 0; t < tiles.size(); ++t) add_tile(placement, tiles[t], t, plan);
+  for (std::size_t l = 0; l < plan.layers.size(); ++l) add_weights_chunks(plan, l);
   const std::int64_t tokens = plan.request.shape.batch * plan.request.shape.time;
   plan.batch_buffer = add_persistent(plan, "tokens and targets", Tier::host, Owner::batch,
                                      plan.request.accumulation_steps * 2 * tokens * 4);

@@ -7,29 +7,33 @@
 #include <fmt/format.h>
 
 #include "plan/lower.h"
+#include "plan/ranks.h"
 
 namespace spillway {
 
-namespace {
-
-// Forward order, since the next step wants its first layers first. But tiles whose weights have to cross the link come
+// Forward order, since the next step wants its first layers first. But layers whose weights have to cross the link come
 // before all others: the link's lane works in order, and the next step's first gather must not stand behind them.
 std::vector<int> update_order(const Plan& plan) {
-  std::vector<int> order(plan.tiles.size());
+  std::vector<int> order(plan.layers.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_partition(order.begin(), order.end(), [&](int t) {
-    const LayerPlan& layer = plan.layers[static_cast<std::size_t>(plan.tiles[static_cast<std::size_t>(t)].layer)];
+  std::stable_partition(order.begin(), order.end(), [&](int l) {
+    const LayerPlan& layer = plan.layers[static_cast<std::size_t>(l)];
     return layer.weights_tier == Tier::device && !layer.update_on_device;
   });
   return order;
 }
 
+namespace {
+
 class UpdateLowering {
  public:
-  UpdateLowering(const FinishedGradients& gradients, Plan& plan, Timeline& timeline)
-      : gradients_(gradients), plan_(plan), timeline_(timeline), ring_(plan.tiles.size(), -1), order_(update_order(plan)) {
-    for (const int t : order_) {
-      if (plan.tiles[static_cast<std::size_t>(t)].tier == Tier::nvme) swapped_.push_back(t);
+  UpdateLowering(Plan& plan, Timeline& timeline)
+      : plan_(plan), timeline_(timeline), ring_(plan.tiles.size(), -1), order_(update_order(plan)) {
+    for (const int l : order_) {
+      const LayerPlan& layer = plan.layers[static_cast<std::size_t>(l)];
+      for (int t = layer.first_tile; t < layer.first_tile + layer.num_tiles; ++t) {
+        if (plan.tiles[static_cast<std::size_t>(t)].tier == Tier::nvme) swapped_.push_back(t);
+      }
     }
   }
 
@@ -42,13 +46,13 @@ class UpdateLowering {
   void update(int t);
   void send_weights(int t, int from);
   void retire(std::size_t keep);
+  void share_weights(const LayerPlan& layer, int l);
 
-  const FinishedGradients& gradients_;
   Plan& plan_;
   Timeline& timeline_;
   std::vector<int> ring_;       // per tile on NVMe: its place in the host ring
-  std::vector<int> order_;      // all tiles, as they are updated
-  std::vector<int> swapped_;    // those on NVMe, likewise
+  std::vector<int> order_;      // layers, as they are updated
+  std::vector<int> swapped_;    // tiles on NVMe, as they are updated
   std::size_t next_read_ = 0;   // into swapped_
   std::deque<std::vector<Task>> outgoing_;  // per updated tile: its transfers, issued one tile later
 };
@@ -73,7 +77,8 @@ void UpdateLowering::send_weights(int t, int from) {
   const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(tile.layer)];
   const std::int64_t width = size_of(plan_.request.dtype);
   const std::int64_t bytes = tile.num_elements() * width;
-  const Access home = part(write_of(plan_, layer.weights_buffer, Role::destination), tile.begin * width, tile.end * width);
+  const std::int64_t at = layer.weights_offset(tile.begin, width);
+  const Access home = part(write_of(plan_, layer.weights_buffer, Role::destination), at, at + bytes);
   const Access verdict = read_of(plan_, plan_.verdict_buffer, Role::verdict);
   const auto send = [&](TaskKind kind, Lane lane, std::int64_t moved, Access source, Access destination) {
     Task task = make_task(kind, lane, tile.layer, -1, moved, {source, destination, verdict});
@@ -91,7 +96,7 @@ void UpdateLowering::send_weights(int t, int from) {
     send(TaskKind::publish, Lane::d2h, bytes, source, write_of(plan_, staged, Role::destination));
   }
   send(TaskKind::write_weights, Lane::nvme_write, padded, read_of(plan_, staged, Role::source),
-       part(home, tile.begin * width, tile.begin * width + padded));
+       part(home, at, at + padded));
 }
 
 void UpdateLowering::update(int t) {
@@ -104,13 +109,14 @@ void UpdateLowering::update(int t) {
   Task task = make_task(TaskKind::update_tile, layer.update_on_device ? Lane::compute : Lane::cpu, tile.layer, -1,
                         tile.num_elements() * (24 + gradient_width + width),
                         {update_of(plan_, state, Role::state),
-                         part(read_of(plan_, gradients_.buffer[static_cast<std::size_t>(tile.layer)], Role::gradient),
-                              tile.begin * gradient_width, tile.end * gradient_width),
+                         part(read_of(plan_, layer.gradient_buffer, Role::gradient), (tile.begin - layer.owned.begin) * gradient_width,
+                              (tile.end - layer.owned.begin) * gradient_width),
                          read_of(plan_, plan_.verdict_buffer, Role::verdict)});
   task.tile = t;
   outgoing_.emplace_back();
   if (layer.weights_tier == here) {
-    task.accesses.push_back(part(write_of(plan_, layer.weights_buffer, Role::new_weights), tile.begin * width, tile.end * width));
+    const std::int64_t at = layer.weights_offset(tile.begin, width);
+    task.accesses.push_back(part(write_of(plan_, layer.weights_buffer, Role::new_weights), at, at + tile.num_elements() * width));
   } else {
     const int fresh = add_transient(plan_, fmt::format("new weights of tile {}", t), here, Owner::staging,
                                     padded_weight_bytes(tile, plan_.request.dtype));
@@ -136,20 +142,34 @@ void UpdateLowering::retire(std::size_t keep) {
   }
 }
 
+// Where every rank keeps a whole layer but updates only its shard, they exchange their new weights.
+void UpdateLowering::share_weights(const LayerPlan& layer, int l) {
+  retire(0);
+  for (Task& task : all_gather_shards(plan_, TaskKind::all_gather_updated, l, layer.weights_buffer, Role::destination, 0, layer.num_trainable,
+                                      size_of(plan_.request.dtype), true)) {
+    emit(std::move(task));
+  }
+}
+
 void UpdateLowering::run() {
   for (int i = 0; i < plan_.request.prefetch_depth; ++i) read_ahead(end() - 1);
-  for (const int t : order_) {
-    if (plan_.tiles[static_cast<std::size_t>(t)].tier == Tier::nvme) read_ahead(end());
-    update(t);
-    retire(1);
+  const bool shards = partition_of(plan_.request).partition > 1;
+  for (const int l : order_) {
+    const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(l)];
+    for (int t = layer.first_tile; t < layer.first_tile + layer.num_tiles; ++t) {
+      if (plan_.tiles[static_cast<std::size_t>(t)].tier == Tier::nvme) read_ahead(end());
+      update(t);
+      retire(1);
+    }
+    if (shards && layer.resident) share_weights(layer, l);
   }
   retire(0);
 }
 
 }  // namespace
 
-void lower_update(const FinishedGradients& gradients, Plan& plan, Timeline& timeline) {
-  UpdateLowering(gradients, plan, timeline).run();
+void lower_update(Plan& plan, Timeline& timeline) {
+  UpdateLowering(plan, timeline).run();
 }
 
 }  // namespace spillway

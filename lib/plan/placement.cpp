@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "plan/ranks.h"
+
 namespace spillway {
 
 namespace {
@@ -24,6 +26,8 @@ std::int64_t kept_elements(std::int64_t total, double ratio) {
   return static_cast<std::int64_t>(std::llround(static_cast<double>(total) * (1.0 - ratio)));
 }
 
+std::int64_t trainable(const LayerShape& layer) { return layer.num_elements - layer.num_frozen; }
+
 bool persistent_on_device(const PlanRequest& request, const LayerShape& layer) {
   return layer.num_elements <= request.persistence_threshold;
 }
@@ -33,9 +37,10 @@ bool persistent_on_device(const PlanRequest& request, const LayerShape& layer) {
 std::vector<TileRange> cut_tiles(const PlanRequest& request) {
   std::vector<TileRange> tiles;
   for (std::size_t l = 0; l < request.layers.size(); ++l) {
-    const std::int64_t n = request.layers[l].num_elements;
-    for (std::int64_t t = 0; t < num_tiles(n, request.tile_size); ++t) {
-      tiles.push_back({static_cast<int>(l), tile_range(n, request.tile_size, t)});
+    const ElementRange owned = partition_of(request).shard(trainable(request.layers[l]), request.rank);
+    for (std::int64_t t = 0; t < num_tiles(owned.size(), request.tile_size); ++t) {
+      const ElementRange range = tile_range(owned.size(), request.tile_size, t);
+      tiles.push_back({static_cast<int>(l), {owned.begin + range.begin, owned.begin + range.end}});
     }
   }
   return tiles;
@@ -56,21 +61,25 @@ void place_weights(const PlanRequest& request, Placement& placement) {
   }
 }
 
+// Where a layer is updated is decided by its whole size, so that all ranks decide alike; where a tile lives is the
+// rank's own affair.
 void place_state(const PlanRequest& request, const std::vector<TileRange>& tiles, Placement& placement) {
   const Tier tier = tier_of(request.offload_optimizer);
   if (tier == Tier::device) return;
-  std::int64_t total = 0;
-  for (const LayerShape& layer : request.layers) total += layer.num_elements;
+  std::int64_t total = 0, owned = 0;
+  for (const LayerShape& layer : request.layers) total += trainable(layer);
+  for (const TileRange& tile : tiles) owned += tile.elements.size();
   std::int64_t keep = kept_elements(total, request.offload_optimizer_ratio);
   for (std::size_t l = 0; l < request.layers.size(); ++l) {
-    if (tier == Tier::nvme || keep < request.layers[l].num_elements) placement.update_on_device[l] = false;
-    if (tier == Tier::host) keep -= request.layers[l].num_elements;
+    if (tier == Tier::nvme || keep < trainable(request.layers[l])) placement.update_on_device[l] = false;
+    if (tier == Tier::host) keep -= trainable(request.layers[l]);
   }
+  std::int64_t keep_owned = kept_elements(owned, request.offload_optimizer_ratio);
   for (std::size_t t = 0; t < tiles.size(); ++t) {
     if (placement.update_on_device[static_cast<std::size_t>(tiles[t].layer)]) continue;
     placement.tiles[t] = tier;
-    if (tier == Tier::nvme && keep >= tiles[t].elements.size()) placement.tiles[t] = Tier::host;
-    if (tier == Tier::nvme) keep -= tiles[t].elements.size();
+    if (tier == Tier::nvme && keep_owned >= tiles[t].elements.size()) placement.tiles[t] = Tier::host;
+    if (tier == Tier::nvme) keep_owned -= tiles[t].elements.size();
   }
 }
 
@@ -94,7 +103,9 @@ namespace {
 bool sink_from_device(const PlanRequest& request, const std::vector<TileRange>& tiles, std::int64_t excess,
                       Placement& placement) {
   const std::int64_t before = excess;
-  if (request.accumulation_steps > 1 && !placement.accumulate_on_host) {
+  // Only this rank's own slice can wait on the host, and only if no other rank wants it back on its device.
+  const bool own_slices = request.world_size == 1 || (reduces_every_micro_batch(request) && partition_of(request).replicas() == 1);
+  if (request.accumulation_steps > 1 && own_slices && !placement.accumulate_on_host) {
     bool any = false;
     for (const bool on_device : placement.update_on_device) any = any || on_device;
     if (!any) {
@@ -111,14 +122,14 @@ bool sink_from_device(const PlanRequest& request, const std::vector<TileRange>& 
       for (std::size_t u = 0; u < tiles.size(); ++u) {
         if (tiles[u].layer == static_cast<int>(l)) placement.tiles[u] = Tier::host;
       }
-      excess -= request.layers[l].num_elements * (kStateBytes + size_of(request.wire));
+      excess -= trainable(request.layers[l]) / partition_of(request).partition * (kStateBytes + size_of(request.wire));
     }
   }
   if (request.offload_param != OffloadDevice::none) {
     for (std::size_t l = request.layers.size(); l-- > 0 && excess > 0;) {
       if (placement.weights[l] != Tier::device || persistent_on_device(request, request.layers[l])) continue;
       placement.weights[l] = Tier::host;
-      excess -= request.layers[l].num_elements * size_of(request.dtype);
+      excess -= request.layers[l].num_elements / partition_of(request).partition * size_of(request.dtype);
     }
   }
   return excess < before;
@@ -139,7 +150,7 @@ bool sink_from_host(const PlanRequest& request, const std::vector<TileRange>& ti
     for (std::size_t l = request.layers.size(); l-- > 0 && excess > 0;) {
       if (placement.weights[l] != Tier::host) continue;
       placement.weights[l] = Tier::nvme;
-      excess -= request.layers[l].num_elements * size_of(request.dtype);
+      excess -= request.layers[l].num_elements / partition_of(request).partition * size_of(request.dtype);
     }
   }
   return excess < before;

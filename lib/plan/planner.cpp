@@ -1,4 +1,7 @@
 // Runs the passes: place, lower, allocate, derive dependencies, check; and sinks state until it fits.
+#include <algorithm>
+#include <iterator>
+
 #include <fmt/format.h>
 
 #include "base/hash.h"
@@ -17,9 +20,9 @@ Plan lower_and_allocate(const PlanRequest& request, const Placement& placement, 
   plan.request = request;
   for (std::size_t t = 0; t < kTiers; ++t) plan.tiers[t].budget = request.budgets[t];
   lower_persistent(placement, tiles, plan);
-  FinishedGradients gradients;
-  Timeline timeline = lower_compute(placement, plan, gradients);
-  lower_update(gradients, plan, timeline);
+  Timeline timeline = lower_compute(plan);
+  lower_update(plan, timeline);
+  lower_snapshots(plan, timeline);
   plan.step.tasks = std::move(timeline).flatten();
   plan.evaluation.tasks = lower_evaluation(plan).flatten();
   allocate(plan);
@@ -45,6 +48,41 @@ std::uint64_t hash_of(const Plan& plan) {
   return hasher.value();
 }
 
+void add_range(Hasher& hasher, const Part& part) {
+  hasher.add(part.offset);
+  hasher.add(part.bytes);
+}
+
+// Of what ranks have in common: whom each collective joins, in which order, and how much of what each has in it.
+std::uint64_t common_hash_of(const Plan& plan) {
+  const PlanRequest& request = plan.request;
+  Hasher hasher;
+  for (const std::int64_t value : {request.shape.batch, request.shape.time, request.channels, request.accumulation_steps,
+                                   static_cast<std::int64_t>(request.dtype), static_cast<std::int64_t>(request.wire),
+                                   std::int64_t{request.zero_stage}, std::int64_t{request.world_size}}) {
+    hasher.add(value);
+  }
+  for (const LayerShape& layer : request.layers) {
+    hasher.add(layer.name);
+    hasher.add(layer.num_elements);
+    hasher.add(layer.num_frozen);
+  }
+  for (const Program* program : {&plan.step, &plan.evaluation}) {
+    for (const Task& task : program->tasks) {
+      if (task.collective < 0) continue;
+      const CollectivePlan& collective = plan.collectives[static_cast<std::size_t>(task.collective)];
+      for (const int value : {static_cast<int>(task.kind), static_cast<int>(task.lane), task.layer, task.micro_batch, static_cast<int>(collective.group)}) {
+        hasher.add(std::int64_t{value});
+      }
+      // The groups other than the world have different members here and there.
+      if (collective.group != RankGroup::replicas) {
+        for (const Part& part : collective.parts) add_range(hasher, part);
+      }
+    }
+  }
+  return hasher.value();
+}
+
 LayerShape describe(const Layer& layer, const BatchShape& shape, DType dtype, const ScratchSizes& scratch) {
   return {layer.name(),
           layer.kind(),
@@ -53,7 +91,8 @@ LayerShape describe(const Layer& layer, const BatchShape& shape, DType dtype, co
           layer.workspace_bytes(Pass::forward, shape, dtype, scratch),
           layer.workspace_bytes(Pass::backward, shape, dtype, scratch),
           layer.flops(Pass::forward, shape),
-          layer.flops(Pass::backward, shape)};
+          layer.flops(Pass::backward, shape),
+          layer.num_elements() - layer.trainable_elements()};
 }
 
 }  // namespace
@@ -73,13 +112,14 @@ std::int64_t Plan::num_parameters() const {
 
 std::int64_t Plan::state_bytes() const {
   std::int64_t total = 0;
-  for (const LayerPlan& layer : layers) total += layer.num_elements * (size_of(request.dtype) + 12 + size_of(layer.gradient_dtype));
+  for (const LayerPlan& layer : layers) total += layer.num_elements * size_of(request.dtype) + layer.num_trainable * (12 + size_of(layer.gradient_dtype));
   return total;
 }
 
-Plan build_plan(const PlanRequest& request) {
-  const std::vector<TileRange> tiles = cut_tiles(request);
-  Placement placement = initial_placement(request, tiles);
+namespace {
+
+// Sinks state until the plan fits or nothing is left that may sink.
+Plan settle(const PlanRequest& request, const std::vector<TileRange>& tiles, Placement& placement) {
   Plan plan = lower_and_allocate(request, placement, tiles);
   for (bool sunk = true; sunk && !plan.fits();) {
     sunk = false;
@@ -89,9 +129,38 @@ Plan build_plan(const PlanRequest& request) {
     }
     if (sunk) plan = lower_and_allocate(request, placement, tiles);
   }
+  return plan;
+}
+
+// Ranks must place alike, since the order of their collectives follows from it. Rank 0 has the largest shards: what
+// fits there fits everywhere.
+Placement placement_of_rank_0(const PlanRequest& request, const std::vector<TileRange>& tiles) {
+  PlanRequest first = request;
+  first.rank = 0;
+  const std::vector<TileRange> its_tiles = cut_tiles(first);
+  Placement placement = initial_placement(first, its_tiles);
+  settle(first, its_tiles, placement);
+  std::vector<Tier> tiers;
+  auto its = its_tiles.begin();
+  for (auto mine = tiles.begin(); mine != tiles.end(); ++mine) {
+    const bool new_layer = mine == tiles.begin() || std::prev(mine)->layer != mine->layer;
+    its = new_layer ? std::find_if(its_tiles.begin(), its_tiles.end(), [&](const TileRange& t) { return t.layer == mine->layer; }) : std::next(its);
+    tiers.push_back(placement.tiles[static_cast<std::size_t>(its - its_tiles.begin())]);
+  }
+  placement.tiles = std::move(tiers);
+  return placement;
+}
+
+}  // namespace
+
+Plan build_plan(const PlanRequest& request) {
+  const std::vector<TileRange> tiles = cut_tiles(request);
+  Placement placement = request.rank == 0 ? initial_placement(request, tiles) : placement_of_rank_0(request, tiles);
+  Plan plan = request.rank == 0 ? settle(request, tiles, placement) : lower_and_allocate(request, placement, tiles);
   derive_dependencies(plan, plan.step);
   derive_dependencies(plan, plan.evaluation);
   plan.hash = hash_of(plan);
+  plan.common_hash = common_hash_of(plan);
   return plan;
 }
 
@@ -124,6 +193,13 @@ PlanRequest make_request(const Config& config, const ModelSpec& spec, const std:
   request.offload_optimizer_ratio = config.offload_optimizer.ratio;
   request.persistence_threshold = config.param_persistence_threshold;
   request.activations_on_host = config.checkpoint_activations_on_host;
+  request.world_size = static_cast<int>(config.world_size);
+  request.hpz_partition_size = static_cast<int>(config.hpz_partition_size);
+  request.reduce_bucket_size = config.reduce_bucket_size;
+  request.allgather_bucket_size = config.allgather_bucket_size;
+  request.prefetch_bucket_size = config.prefetch_bucket_size;
+  request.max_reuse_distance = config.max_reuse_distance;
+  request.overlap_comm = config.overlap_comm;
   request.budgets = {config.spillway.device_memory, config.spillway.host_memory, config.spillway.nvme_memory};
   std::vector<const Layer*> borrowed;
   for (const auto& layer : layers) borrowed.push_back(layer.get());

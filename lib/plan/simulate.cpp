@@ -33,6 +33,7 @@ Demand demand_of(Lane lane, const MachineRates& rates) {
     case Lane::d2h: return rates.device_shares_cores ? Demand{cores, one_core} : Demand{link_up, 1.0};
     case Lane::comm: return {network, 1.0};
     case Lane::cpu: return {cores, 1.0};
+    case Lane::snapshot: return {cores, one_core};
     case Lane::nvme_fetch:
     case Lane::nvme_read: return {disk, disk_share(rates.nvme_read_bytes, rates)};
     case Lane::nvme_write: return {disk, disk_share(rates.nvme_write_bytes, rates)};

@@ -3,12 +3,18 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "runtime/rank_links.h"
+#include "runtime/replicas.h"
+#include "runtime/snapshot_reader.h"
 #include "runtime/state_access.h"
+#include "runtime/state_hash.h"
 #include "runtime/task_actions.h"
+#include "spillway/error.h"
 #include "spillway/ops.h"
 
 namespace spillway {
@@ -86,15 +92,22 @@ class Engine::Impl {
         store(open_store(this->config, this->plan, options)),
         ops(this->device->make_ops(this->config.dtype)),
         gate(this->config),
-        actions(this->plan, memory, this->layers, *this->device, *ops, gate),
+        links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, this->plan)),
+        snapshots(this->plan, memory, this->layers, *this->device, store.get()),
+        actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots),
         state(this->plan, memory, *this->device, store.get()),
         rates(rates),
         gate_task(find_task(this->plan.step, TaskKind::gate)),
         loss_task(find_task(this->plan.evaluation, TaskKind::drain_statistics)) {
     const std::int64_t before = this->device->now_ns();
-    initialise_state(this->plan, this->layers, options.seed, state);
+    SeedSource seeded(this->layers, options.seed);
+    initialise_state(this->plan, this->layers, options.source == nullptr ? seeded : *options.source, state);
+    if (options.source != nullptr) gate.restore(options.gate);
+    steps_before = gate.applied_steps() + gate.skipped_steps();
     measure_initial_writes(this->device->now_ns() - before);
-    executor = std::make_unique<Executor>(this->plan, *this->device, store.get(), actions, options.executor);
+    ExecutorOptions executor_options = options.executor;
+    if (links != nullptr) executor_options.on_failure = [this](const std::exception_ptr& failure) { tell_others(failure); };
+    executor = std::make_unique<Executor>(this->plan, *this->device, store.get(), actions, executor_options);
     predict(options.rehearse);
   }
 
@@ -110,17 +123,21 @@ class Engine::Impl {
       const auto targets = batch(m, true);
       counted += std::count_if(targets.begin(), targets.end(), [](std::int32_t t) { return t >= 0; });
     }
-    return std::max<std::int64_t>(1, counted);
+    return counted;
   }
 
   std::uint32_t run_step(bool rehearsal) {
-    actions.begin_step(counted_tokens(), rehearsal);
+    if (links != nullptr) links->world().note_step(steps_before + last_run - rehearsals + 1);
+    actions.begin_step(counted_tokens(), std::exchange(sink, nullptr), rehearsal);
     drained = false;
     const std::uint32_t run = executor->submit(ProgramId::step);
     executor->wait(ProgramId::step, run, gate_task);
     return run;
   }
 
+  void tell_others(const std::exception_ptr& failure);
+  double slowest_prediction(double seconds);
+  std::uint64_t hash_of_items();
   void measure_initial_writes(std::int64_t elapsed_ns);
   void predict(bool rehearse);
   void drain();
@@ -133,6 +150,8 @@ class Engine::Impl {
   std::unique_ptr<SwapStore> store;
   std::unique_ptr<Ops> ops;
   Gate gate;
+  std::unique_ptr<RankLinks> links;  // nullptr in a world of one
+  SnapshotReader snapshots;
   PlanActions actions;
   StateAccess state;
   MachineRates rates;
@@ -142,9 +161,42 @@ class Engine::Impl {
   Simulation prediction;
   std::uint32_t last_run = 0;       // of the step program
   std::uint32_t rehearsals = 0;     // runs that were not steps
+  std::int64_t steps_before = 0;    // of the run that is resumed
+  SnapshotSink* sink = nullptr;     // of the coming step
   bool drained = true;
   std::int64_t last_gate_ns = 0;
 };
+
+// Another rank's failure is known there already.
+void Engine::Impl::tell_others(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const CommError&) {
+  } catch (const std::exception& error) {
+    links->world().fail(error.what());
+  }
+}
+
+double Engine::Impl::slowest_prediction(double seconds) {
+  if (links == nullptr) return seconds;
+  std::vector<double> all(static_cast<std::size_t>(plan.request.world_size));
+  links->control().exchange(std::as_bytes(std::span(&seconds, 1)), std::as_writable_bytes(std::span(all)));
+  return *std::max_element(all.begin(), all.end());
+}
+
+std::uint64_t Engine::Impl::hash_of_items() {
+  state.forget();
+  const std::span<std::byte> memory_of_one{memory.at(plan.maintenance_buffer),
+                                           static_cast<std::size_t>(plan.buffers[static_cast<std::size_t>(plan.maintenance_buffer)].bytes)};
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < snapshots.items().size(); ++i) {
+    const SnapshotItem& item = snapshots.items()[i];
+    const std::span<std::byte> bytes = memory_of_one.first(static_cast<std::size_t>(item.bytes()));
+    snapshots.read(i, bytes);
+    sum += item_hash(item, plan.request.dtype, bytes);
+  }
+  return sum;
+}
 
 // Initialisation has just written every tile: the rate it reached is this disk's, today.
 void Engine::Impl::measure_initial_writes(std::int64_t elapsed_ns) {
@@ -157,7 +209,8 @@ void Engine::Impl::predict(bool rehearse) {
   std::vector<double> seconds = task_seconds(plan.step, rates);
   prediction = simulate(plan.step, seconds, rates);
   if (!rehearse) return;
-  if (kRehearsals * prediction.step_s > kLongestRehearsal_s) {
+  // All ranks rehearse, or none.
+  if (kRehearsals * slowest_prediction(prediction.step_s) > kLongestRehearsal_s) {
     log_info(fmt::format("no rehearsal: a step is predicted to take {:.0f} s; the prediction rests on measured rates alone", prediction.step_s));
     return;
   }
@@ -189,7 +242,7 @@ StepResult Engine::step() {
   const std::int64_t submitted_ns = self.device->now_ns();
   self.last_run = self.run_step(false);
   StepResult result;
-  result.step = self.last_run - self.rehearsals;
+  result.step = self.steps_before + self.last_run - self.rehearsals;
   result.verdict = self.actions.verdict();
   if (result.verdict.skip) result.non_finite_tensor = self.actions.first_bad_tensor();
   const std::int64_t since = self.last_gate_ns > 0 ? self.last_gate_ns : submitted_ns;
@@ -223,9 +276,46 @@ std::optional<StepTimes> Engine::last_times() {
 }
 
 std::uint64_t Engine::state_hash() {
-  impl_->drain();
-  return hash_state(impl_->plan, impl_->layers, impl_->gate.applied_steps(), impl_->state);
+  Impl& self = *impl_;
+  self.drain();
+  std::uint64_t sum = self.hash_of_items();
+  if (self.links != nullptr) sum = sum_over_ranks(self.links->control(), sum);
+  return combine_state_hash(sum, self.gate.applied_steps());
 }
+
+void Engine::compare_ranks() {
+  impl_->drain();
+  if (impl_->links != nullptr) compare_replicas(impl_->plan, impl_->state, *impl_->links);
+}
+
+void Engine::corrupt_for_test(int layer) {
+  impl_->drain();
+  std::byte* weights = impl_->memory.at(impl_->plan.layers[static_cast<std::size_t>(layer)].weights_buffer);
+  std::byte first{};
+  const std::unique_ptr<Stream> stream = impl_->device->make_stream("corrupt");
+  stream->copy(&first, weights, 1);
+  stream->synchronize();
+  first ^= std::byte{1};
+  stream->copy(weights, &first, 1);
+  stream->synchronize();
+}
+
+std::span<const SnapshotItem> Engine::snapshot_items() const { return impl_->snapshots.items(); }
+
+std::span<std::byte> Engine::snapshot_memory() {
+  const int buffer = impl_->plan.snapshot_buffer;
+  if (buffer < 0) return {};
+  return {impl_->memory.at(buffer), static_cast<std::size_t>(impl_->plan.buffers[static_cast<std::size_t>(buffer)].bytes)};
+}
+
+void Engine::snapshot_in_next_step(SnapshotSink& sink) { impl_->sink = &sink; }
+
+void Engine::snapshot(SnapshotSink& sink) {
+  impl_->drain();
+  for (std::size_t item = 0; item < impl_->snapshots.items().size(); ++item) impl_->snapshots.copy_out(item, sink);
+}
+
+GateState Engine::gate_state() const { return impl_->gate.state(); }
 
 const Device& Engine::device() const { return *impl_->device; }
 const Plan& Engine::plan() const { return impl_->plan; }
@@ -234,6 +324,7 @@ const MachineRates& Engine::rates() const { return impl_->rates; }
 SwapStore* Engine::store() { return impl_->store.get(); }
 std::int64_t Engine::applied_steps() const { return impl_->gate.applied_steps(); }
 std::int64_t Engine::skipped_steps() const { return impl_->gate.skipped_steps(); }
+std::int64_t Engine::sent_bytes() const { return impl_->links == nullptr ? 0 : impl_->links->sent_bytes(); }
 std::int64_t Engine::measured_peak(Tier tier) const { return impl_->memory.high_water(tier); }
 
 }  // namespace spillway

@@ -12,6 +12,8 @@
 
 #include "runtime/executor.h"
 #include "runtime/gate.h"
+#include "runtime/state_io.h"
+#include "spillway/communicator.h"
 #include "spillway/config.h"
 #include "spillway/cost.h"
 #include "spillway/device.h"
@@ -24,6 +26,11 @@ namespace spillway {
 
 struct EngineOptions {
   std::uint64_t seed = 1234;
+  // What the run starts from instead of the seed: state and counters of a checkpoint. Borrowed by the constructor.
+  StateSource* source = nullptr;
+  GateState gate{};             // used with `source`
+  // Of all ranks of the plan; borrowed. nullptr: a world of one.
+  World* world = nullptr;
   // Run two steps that change nothing before the first: in one every page is touched and every thread
   // starts, in the other each task's time is measured for the prediction.
   bool rehearse = true;
@@ -33,7 +40,7 @@ struct EngineOptions {
 };
 
 struct StepResult {
-  std::int64_t step = 0;         // 1 for the first, counting skipped ones
+  std::int64_t step = 0;         // 1 for the first, counting skipped ones, and those before a resume
   GateVerdict verdict;
   std::string non_finite_tensor;  // the first one, if the step was skipped for it
   double step_ms = 0.0;          // from the gate of the step before to this one's
@@ -74,8 +81,30 @@ class Engine {
   // there is none. Valid until the next step().
   std::optional<StepTimes> last_times();
 
-  // Drains, then hashes the state: see hash_state().
+  // Drains, then hashes f32 master weights and moments of all parameters, frozen weights, and the number of applied
+  // steps: see state_hash.h. Depends on nothing else: not on placement, ranks, tiles or threads. Collective.
   std::uint64_t state_hash();
+
+  // Drains, then compares what ranks hold in common: weights that every rank keeps, state of replicas. Throws CommError
+  // that names the rank and the layer. Collective.
+  void compare_ranks();
+
+  // Flips a bit of the first weight of a layer here.
+  void corrupt_for_test(int layer);
+
+  // What this rank saves, item after item; and memory for items on their way, if the plan has any.
+  std::span<const SnapshotItem> snapshot_items() const;
+  std::span<std::byte> snapshot_memory();
+
+  // The coming step hands the state as it is now to the sink (borrowed until that step's update is done, that is
+  // until the next step() or drain() has returned), each item before its update. Needs snapshot_memory() in the plan.
+  void snapshot_in_next_step(SnapshotSink& sink);
+
+  // Drains, then hands the state to the sink.
+  void snapshot(SnapshotSink& sink);
+
+  // Counters and loss scale: what a checkpoint keeps beside the state.
+  GateState gate_state() const;
 
   const Device& device() const;
   const Plan& plan() const;
@@ -87,6 +116,8 @@ class Engine {
   std::int64_t skipped_steps() const;
   // Highest byte used on the tier so far, in whole units of alignment_of(tier): what TierUse::peak foretold.
   std::int64_t measured_peak(Tier tier) const;
+  // Payload this rank has sent to others in the collectives of steps and evaluations.
+  std::int64_t sent_bytes() const;
 
  private:
   class Impl;

@@ -62,7 +62,7 @@ class Executor::Impl {
   void run_lane(Lane lane);
   std::optional<Order> next_order(std::uint32_t number);
   void play_stream(Lane lane, const Order& order, Stream& stream, Chaos& chaos);
-  void play_cpu(const Order& order, Chaos& chaos);
+  void play_host(Lane lane, const Order& order, Chaos& chaos);
   void wait_on_stream(LaneProgram& lanes, const Task& task, std::uint32_t run, Stream& stream);
   void wait_on_host(LaneProgram& lanes, const Task& task, std::uint32_t run);
   bool ready(LaneProgram& lanes, const Task& task, std::uint32_t run);
@@ -230,7 +230,7 @@ void Executor::Impl::run_lane(Lane lane) {
       } else if (is_stream(lane)) {
         play_stream(lane, *order, *streams_[index], chaos);
       } else {
-        play_cpu(*order, chaos);
+        play_host(lane, *order, chaos);
       }
       played_[index].reach(number);
     }
@@ -294,9 +294,9 @@ void Executor::Impl::play_stream(Lane lane, const Order& order, Stream& stream, 
   }
 }
 
-void Executor::Impl::play_cpu(const Order& order, Chaos& chaos) {
+void Executor::Impl::play_host(Lane lane, const Order& order, Chaos& chaos) {
   LaneProgram& lanes = program(order.program);
-  for (const int index : lanes.tasks[static_cast<std::size_t>(Lane::cpu)]) {
+  for (const int index : lanes.tasks[static_cast<std::size_t>(lane)]) {
     const auto i = static_cast<std::size_t>(index);
     const Task& task = lanes.program->tasks[i];
     wait_on_host(lanes, task, order.run);
@@ -311,7 +311,10 @@ void Executor::Impl::play_cpu(const Order& order, Chaos& chaos) {
 void Executor::Impl::fail(std::exception_ptr failure) {
   {
     const std::lock_guard lock(failure_mutex_);
-    if (!failure_) failure_ = std::move(failure);
+    if (!failure_) {
+      failure_ = std::move(failure);
+      if (options_.on_failure) options_.on_failure(failure_);
+    }
   }
   failed_.store(true, std::memory_order_release);
   for (LaneProgram& lanes : programs_) {

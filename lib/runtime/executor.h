@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -25,7 +26,7 @@ class TaskActions {
   // Enqueues the task's work on the lane's stream and returns.
   virtual void enqueue(const Task& task, Stream& stream) = 0;
 
-  // Does the task's work (cpu lane).
+  // Does the task's work (cpu and snapshot lanes).
   virtual void execute(const Task& task) = 0;
 
   // Starts the task's transfers, all tagged `tag` (NVMe lanes). Returns how many; 0: there is nothing to do.
@@ -41,6 +42,8 @@ struct ExecutorOptions {
   // Before each task a lane sleeps a pseudo-random 0 to this many microseconds. Tests only.
   int chaos_max_delay_us = 0;
   std::uint64_t chaos_seed = 0;
+  // Called once, on the thread that noticed, when the first task fails: before any other thread is told.
+  std::function<void(const std::exception_ptr&)> on_failure = {};
 };
 
 class Executor {

@@ -10,22 +10,31 @@ namespace spillway {
 
 Gate::Gate(const Config& config) : config_(config), scaler_(config.dtype, config.loss_scale) {}
 
-GateVerdict Gate::decide(double loss_sum, std::int64_t tokens, std::span<const double> square_sums) {
+void Gate::restore(const GateState& state) {
+  scaler_.restore(state.scaler);
+  applied_steps_ = state.applied_steps;
+  skipped_steps_ = state.skipped_steps;
+}
+
+GateVerdict Gate::decide(const GateInput& input) {
   GateVerdict verdict;
   const OptimizerConfig& optimizer = config_.optimizer;
-  const double scaled_norm = global_norm(square_sums);
+  const double scaled_norm = global_norm(input.square_sums);
   const bool overflow = !std::isfinite(scaled_norm);
-  verdict.loss = loss_sum / static_cast<double>(tokens);
+  const auto tokens = static_cast<double>(std::max<std::int64_t>(1, input.tokens));
+  // What the gradients were multiplied with, all told: targets that are missing make the mean's divisor smaller.
+  const double factor = scaler_.scale() * (tokens / static_cast<double>(input.planned_tokens));
+  verdict.loss = input.loss_sum / tokens;
   verdict.loss_scale = scaler_.scale();
-  verdict.gradient_norm = scaled_norm / verdict.loss_scale;
+  verdict.gradient_norm = scaled_norm / factor;
   verdict.learning_rate = learning_rate(config_.scheduler, optimizer.learning_rate, applied_steps_);
-  verdict.adam.gradient_scale = overflow ? 0.0f : gradient_scale(scaled_norm, verdict.loss_scale, config_.gradient_clipping);
+  verdict.adam.gradient_scale = overflow ? 0.0f : gradient_scale(scaled_norm, factor, config_.gradient_clipping);
   verdict.scaling = scaler_.update(overflow);
   verdict.skip = verdict.scaling.skipped;
   if (verdict.skip) {
     ++skipped_steps_;
-    const auto bad = std::find_if(square_sums.begin(), square_sums.end(), [](double sum) { return !std::isfinite(sum); });
-    if (bad != square_sums.end()) verdict.first_bad_piece = bad - square_sums.begin();
+    const auto bad = std::find_if(input.square_sums.begin(), input.square_sums.end(), [](double sum) { return !std::isfinite(sum); });
+    if (bad != input.square_sums.end()) verdict.first_bad_piece = bad - input.square_sums.begin();
     return verdict;
   }
   ++applied_steps_;

@@ -20,16 +20,35 @@ struct GateVerdict {
   double loss_scale = 1.0;      // used in this step
   double learning_rate = 0.0;   // used in this step, or the one it would have used
   ScaleUpdate scaling;
-  std::int64_t first_bad_piece = -1;  // index into the square sums of the first that is not finite
+  std::int64_t first_bad_piece = -1;  // index into GateInput::square_sums of the first that is not finite
   AdamParams adam{};            // for update_tile, unless skip
+};
+
+// What a step came to.
+struct GateInput {
+  double loss_sum = 0.0;
+  std::int64_t tokens = 1;           // that have a target, of all ranks
+  std::int64_t planned_tokens = 1;   // by which backward has divided the gradient: every token it can hold
+  std::span<const double> square_sums;  // of the gradient's parts, in their fixed order
+};
+
+// What the gate remembers between steps.
+struct GateState {
+  LossScalerState scaler;
+  std::int64_t applied_steps = 0;
+  std::int64_t skipped_steps = 0;
+
+  bool operator==(const GateState&) const = default;
 };
 
 class Gate {
  public:
   explicit Gate(const Config& config);
 
-  // Decides a step from the losses' sum, the tokens counted, and the square sums of all layers in order.
-  GateVerdict decide(double loss_sum, std::int64_t tokens, std::span<const double> square_sums);
+  GateVerdict decide(const GateInput& input);
+
+  GateState state() const { return {scaler_.state(), applied_steps_, skipped_steps_}; }
+  void restore(const GateState& state);
 
   double loss_scale() const { return scaler_.scale(); }
   std::int64_t applied_steps() const { return applied_steps_; }

@@ -1,10 +1,9 @@
 #include "runtime/state_access.h"
 
 #include <algorithm>
-#include <array>
 
-#include "base/hash.h"
 #include "base/parallel.h"
+#include "runtime/param_ranges.h"
 #include "zero/partition.h"
 
 namespace spillway {
@@ -80,93 +79,98 @@ void round_all(std::span<const float> from, DType dtype, std::byte* to) {
 
 }  // namespace
 
-void StateAccess::store_weights(int tile) {
-  const TilePlan& t = plan_.tiles[static_cast<std::size_t>(tile)];
-  const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(t.layer)];
-  const DType dtype = plan_.request.dtype;
-  std::int64_t state_bytes = 0;
-  for (const TilePlan& other : plan_.tiles) state_bytes = std::max(state_bytes, other.state_bytes());
-  std::byte* staged = memory_.at(plan_.maintenance_buffer) + state_bytes;
-  memory_.note_use(plan_.maintenance_buffer, state_bytes + t.num_elements() * size_of(dtype));
-  round_all(view(tile).master, dtype, staged);
-  const std::int64_t bytes = t.num_elements() * size_of(dtype);
-  if (layer.weights_tier == Tier::nvme) {
-    channel_->write(t.weights_extent, staged, 0);
+// Behind the largest state of a tile.
+std::byte* StateAccess::rounded_weights() const {
+  return memory_.at(plan_.maintenance_buffer) + plan_.buffers[static_cast<std::size_t>(plan_.maintenance_buffer)].bytes - plan_.maintenance_weights_bytes;
+}
+
+void StateAccess::round_and_store(int chunk, std::span<const float> values) {
+  const WeightsChunk& c = plan_.weights_chunks[static_cast<std::size_t>(chunk)];
+  const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(c.layer)];
+  const std::int64_t width = size_of(plan_.request.dtype), bytes = c.num_elements() * width;
+  std::byte* staged = rounded_weights();
+  memory_.note_use(plan_.maintenance_buffer, plan_.buffers[static_cast<std::size_t>(plan_.maintenance_buffer)].bytes - plan_.maintenance_weights_bytes + bytes);
+  round_all(values, plan_.request.dtype, staged);
+  if (c.extent >= 0) {
+    channel_->write(c.extent, staged, 0);
     wait_for_transfer();
   } else {
-    copy(memory_.at(layer.weights_buffer) + t.begin * size_of(dtype), staged, bytes);
+    copy(memory_.at(layer.weights_buffer) + layer.weights_offset(c.begin, width), staged, bytes);
   }
 }
 
-namespace {
+void StateAccess::store_weights(int tile) {
+  round_and_store(plan_.tiles[static_cast<std::size_t>(tile)].weights_chunk, view(tile).master);
+}
 
-// Calls visit(param, first element within the param, range of the tile) for each parameter the tile holds
-// a part of.
-template <class Visit>
-void for_each_param(const Layer& layer, const TilePlan& tile, Visit visit) {
-  for (const ParamSpec& param : layer.params()) {
-    const std::int64_t begin = std::max(tile.begin, param.offset);
-    const std::int64_t end = std::min(tile.end, param.offset + param.num_elements);
-    if (begin < end) visit(param, begin - param.offset, ElementRange{begin - tile.begin, end - tile.begin});
+std::span<float> StateAccess::chunk_values(int chunk) {
+  forget();
+  const auto n = static_cast<std::size_t>(plan_.weights_chunks[static_cast<std::size_t>(chunk)].num_elements());
+  memory_.note_use(plan_.maintenance_buffer, static_cast<std::int64_t>(n) * 4);
+  return {reinterpret_cast<float*>(memory_.at(plan_.maintenance_buffer)), n};
+}
+
+void StateAccess::store_chunk(int chunk) { round_and_store(chunk, chunk_values(chunk)); }
+
+std::span<const std::byte> StateAccess::load_chunk(int chunk) {
+  const WeightsChunk& c = plan_.weights_chunks[static_cast<std::size_t>(chunk)];
+  const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(c.layer)];
+  const std::int64_t width = size_of(plan_.request.dtype), bytes = c.num_elements() * width;
+  std::byte* staged = rounded_weights();
+  if (c.extent >= 0) {
+    channel_->read(c.extent, staged, 0);
+    wait_for_transfer();
+  } else {
+    copy(staged, memory_.at(layer.weights_buffer) + layer.weights_offset(c.begin, width), bytes);
+  }
+  return {staged, static_cast<std::size_t>(bytes)};
+}
+
+SeedSource::SeedSource(const std::vector<std::unique_ptr<Layer>>& layers, std::uint64_t seed) : seed_(seed) {
+  for (const auto& layer : layers) {
+    for (const ParamSpec& param : layer->params()) params_.emplace(param.name, &param);
   }
 }
 
-}  // namespace
-
-void initialise_state(const Plan& plan, const std::vector<std::unique_ptr<Layer>>& layers, std::uint64_t seed, StateAccess& state) {
+void SeedSource::read(const std::string& param, StateSection section, std::int64_t begin, std::span<float> out) {
   constexpr std::int64_t kPiece = 16 * 1024;
+  if (section == StateSection::exp_avg || section == StateSection::exp_avg_sq) {
+    std::fill(out.begin(), out.end(), 0.0f);
+    return;
+  }
+  const ParamSpec& spec = *params_.find(param)->second;
+  const auto n = static_cast<std::int64_t>(out.size());
+  parallel_for(ceil_div(n, kPiece), [&](std::int64_t piece) {
+    const std::int64_t first = piece * kPiece, count = std::min(kPiece, n - first);
+    initial_values(spec, seed_, begin + first, out.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+  });
+}
+
+void initialise_state(const Plan& plan, const std::vector<std::unique_ptr<Layer>>& layers, StateSource& source, StateAccess& state) {
+  const auto fill = [&](int layer, ElementRange stretch, StateSection section, std::span<float> values) {
+    for_each_param(*layers[static_cast<std::size_t>(layer)], stretch, [&](const ParamSpec& param, std::int64_t first, ElementRange range) {
+      source.read(param.name, section, first, values.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size())));
+    });
+  };
+  std::vector<bool> filled(plan.weights_chunks.size(), false);
   for (std::size_t t = 0; t < plan.tiles.size(); ++t) {
     const TilePlan& tile = plan.tiles[t];
     const TileState fresh = state.fresh(static_cast<int>(t));
-    for_each_param(*layers[static_cast<std::size_t>(tile.layer)], tile, [&](const ParamSpec& param, std::int64_t first, ElementRange range) {
-      parallel_for(ceil_div(range.size(), kPiece), [&](std::int64_t piece) {
-        const std::int64_t begin = piece * kPiece, count = std::min(kPiece, range.size() - begin);
-        initial_values(param, seed, first + begin, fresh.master.subspan(static_cast<std::size_t>(range.begin + begin), static_cast<std::size_t>(count)));
-      });
-    });
-    std::fill(fresh.exp_avg.begin(), fresh.exp_avg.end(), 0.0f);
-    std::fill(fresh.exp_avg_sq.begin(), fresh.exp_avg_sq.end(), 0.0f);
+    const ElementRange stretch{tile.begin, tile.end};
+    fill(tile.layer, stretch, StateSection::master, fresh.master);
+    fill(tile.layer, stretch, StateSection::exp_avg, fresh.exp_avg);
+    fill(tile.layer, stretch, StateSection::exp_avg_sq, fresh.exp_avg_sq);
     state.store(static_cast<int>(t));
     state.store_weights(static_cast<int>(t));
+    filled[static_cast<std::size_t>(tile.weights_chunk)] = true;
+  }
+  for (std::size_t c = 0; c < plan.weights_chunks.size(); ++c) {
+    if (filled[c]) continue;
+    const WeightsChunk& chunk = plan.weights_chunks[c];
+    fill(chunk.layer, {chunk.begin, chunk.end}, StateSection::weight, state.chunk_values(static_cast<int>(c)));
+    state.store_chunk(static_cast<int>(c));
   }
   state.forget();
-}
-
-std::uint64_t hash_state(const Plan& plan, const std::vector<std::unique_ptr<Layer>>& layers, std::int64_t applied_steps,
-                         StateAccess& state) {
-  struct Named {
-    const ParamSpec* param;
-    std::size_t layer;
-  };
-  std::vector<Named> params;
-  for (std::size_t l = 0; l < layers.size(); ++l) {
-    for (const ParamSpec& param : layers[l]->params()) params.push_back({&param, l});
-  }
-  std::sort(params.begin(), params.end(), [](const Named& a, const Named& b) { return a.param->name < b.param->name; });
-  state.forget();
-  Hasher all;
-  for (const Named& named : params) {
-    std::array<Hasher, 3> sections;
-    const LayerPlan& layer = plan.layers[named.layer];
-    for (int t = layer.first_tile; t < layer.first_tile + layer.num_tiles; ++t) {
-      const TilePlan& tile = plan.tiles[static_cast<std::size_t>(t)];
-      const std::int64_t begin = std::max(tile.begin, named.param->offset);
-      const std::int64_t end = std::min(tile.end, named.param->offset + named.param->num_elements);
-      if (begin >= end) continue;
-      const TileState held = state.load(t);
-      const auto range = [&](std::span<const float> s) {
-        return std::as_bytes(s.subspan(static_cast<std::size_t>(begin - tile.begin), static_cast<std::size_t>(end - begin)));
-      };
-      sections[0].add(range(held.master));
-      sections[1].add(range(held.exp_avg));
-      sections[2].add(range(held.exp_avg_sq));
-    }
-    all.add(named.param->name);
-    for (const Hasher& section : sections) all.add(static_cast<std::int64_t>(section.value()));
-  }
-  all.add(applied_steps);
-  state.forget();
-  return all.value();
 }
 
 }  // namespace spillway

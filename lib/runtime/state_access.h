@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/plan_memory.h"
+#include "runtime/state_io.h"
 #include "spillway/device.h"
 #include "spillway/model.h"
 #include "spillway/swap_store.h"
@@ -36,8 +39,17 @@ class StateAccess {
   // Memory for a tile's new state, without reading the old one.
   TileState fresh(int tile);
 
-  // Writes the 16-bit (or f32) weights of the tile whose state is held, rounded from its master.
+  // Writes the weights of the tile whose state is held, rounded from its master.
   void store_weights(int tile);
+
+  // Memory for the f32 values of a chunk of weights, valid until the next call of anything here.
+  std::span<float> chunk_values(int chunk);
+
+  // Writes a chunk's weights, rounded from chunk_values().
+  void store_chunk(int chunk);
+
+  // The weights of a chunk as they are, in the dtype of the model; valid like chunk_values().
+  std::span<const std::byte> load_chunk(int chunk);
 
   // Forgets the held tile: something else may have changed it, or used the buffer.
   void forget() { held_ = -1; }
@@ -47,6 +59,8 @@ class StateAccess {
   TileState view(int tile) const;
   void copy(void* to, const void* from, std::int64_t bytes);
   void wait_for_transfer();
+  std::byte* rounded_weights() const;
+  void round_and_store(int chunk, std::span<const float> values);
 
   const Plan& plan_;
   PlanMemory& memory_;
@@ -55,12 +69,19 @@ class StateAccess {
   int held_ = -1;
 };
 
-// Fills every tile with the seed's initial values and zero moments, and every weight from its master.
-void initialise_state(const Plan& plan, const std::vector<std::unique_ptr<Layer>>& layers, std::uint64_t seed, StateAccess& state);
+// Fills every tile and every weight from the source.
+void initialise_state(const Plan& plan, const std::vector<std::unique_ptr<Layer>>& layers, StateSource& source, StateAccess& state);
 
-// Hash of the fp32 master weights and both moments of all parameters in name order, and of the number of
-// applied steps. Depends on nothing else: not on placement, tiles, dtype of weights, or threads.
-std::uint64_t hash_state(const Plan& plan, const std::vector<std::unique_ptr<Layer>>& layers, std::int64_t applied_steps,
-                         StateAccess& state);
+// The state that a run starts from: initial values by seed, zero moments.
+class SeedSource final : public StateSource {
+ public:
+  // Borrows the layers.
+  SeedSource(const std::vector<std::unique_ptr<Layer>>& layers, std::uint64_t seed);
+  void read(const std::string& param, StateSection section, std::int64_t begin, std::span<float> out) override;
+
+ private:
+  std::map<std::string, const ParamSpec*, std::less<>> params_;
+  std::uint64_t seed_;
+};
 
 }  // namespace spillway

@@ -18,23 +18,25 @@ constexpr std::int64_t kUpdatePiece = 32 * 1024;
 }  // namespace
 
 PlanActions::PlanActions(const Plan& plan, PlanMemory& memory, const std::vector<std::unique_ptr<Layer>>& layers, Device& device,
-                         Ops& ops, Gate& gate)
-    : plan_(plan), memory_(memory), layers_(layers), device_(device), ops_(ops), gate_(gate) {
+                         Ops& ops, Gate& gate, RankLinks* links, SnapshotReader* snapshots)
+    : plan_(plan), memory_(memory), layers_(layers), device_(device), ops_(ops), gate_(gate), links_(links), snapshots_(snapshots) {
   std::int64_t pieces = 0;
-  for (const LayerPlan& layer : plan.layers) pieces += norm_pieces(layer.num_elements);
+  for (const LayerPlan& layer : plan.layers) pieces += norm_pieces(layer.slice.size());
   square_sums_.resize(static_cast<std::size_t>(pieces));
+  rank_sums_.resize(static_cast<std::size_t>(plan.request.world_size));
 }
 
-void PlanActions::begin_step(std::int64_t counted_tokens, bool rehearsal) {
+// Of all ranks. How many have a target is known to all only at the gate, which makes up for the difference.
+std::int64_t PlanActions::planned_tokens() const {
+  const PlanRequest& request = plan_.request;
+  return request.shape.batch * request.shape.time * request.accumulation_steps * request.world_size;
+}
+
+void PlanActions::begin_step(std::int64_t counted_tokens, SnapshotSink* sink, bool rehearsal) {
   counted_tokens_ = counted_tokens;
+  sink_ = sink;
   rehearsal_ = rehearsal;
-  gradient_scale_ = static_cast<float>(gate_.loss_scale() / static_cast<double>(counted_tokens));
-}
-
-template <class T>
-T* PlanActions::pointer(const Task& task, Role role) const {
-  const Access* access = find_access(task, role);
-  return access == nullptr ? nullptr : reinterpret_cast<T*>(memory_.bytes(*access).data());
+  gradient_scale_ = static_cast<float>(gate_.loss_scale() / static_cast<double>(planned_tokens()));
 }
 
 std::span<std::byte> PlanActions::workspace(const Task& task) const {
@@ -48,7 +50,8 @@ bool PlanActions::skips(const Task& task) const {
     case TaskKind::update_tile:
     case TaskKind::write_tile:
     case TaskKind::publish:
-    case TaskKind::write_weights: return verdict_.skip;
+    case TaskKind::write_weights:
+    case TaskKind::all_gather_updated: return verdict_.skip;
     default: return false;
   }
 }
@@ -64,6 +67,12 @@ void PlanActions::enqueue(const Task& task, Stream& stream) {
       return ops_.accumulate(stream, pointer<float>(task, Role::destination), pointer<const float>(task, Role::source),
                              (target->end - target->begin) / 4);
     }
+    case TaskKind::all_gather:
+    case TaskKind::all_gather_updated:
+    case TaskKind::gather_gradient:
+    case TaskKind::reduce_scatter: return collect(task, stream);
+    case TaskKind::pack_gradient: return pack(task, stream);
+    case TaskKind::sum_gradient: return sum(task, stream);
     case TaskKind::finalize: return ops_.finalize_gradient(stream, finalize_arguments(task));
     case TaskKind::update_tile: return ops_.adam(stream, adam_tile(task), verdict_.adam);
     default: return copy(task, stream);
@@ -81,8 +90,12 @@ void PlanActions::execute(const Task& task) {
     }
     case TaskKind::finalize: return finalize_gradient_on_host(finalize_arguments(task));
     case TaskKind::update_tile: return update_on_host(task);
+    case TaskKind::exchange_statistics: return exchange(task);
     case TaskKind::gate: return decide(task);
-    default: throw std::logic_error(fmt::format("no action on the cpu lane for \"{}\"", name_of(task.kind)));
+    case TaskKind::snapshot:
+      if (sink_ != nullptr) snapshots_->copy_out(static_cast<std::size_t>(task.tile), *sink_);
+      return;
+    default: throw std::logic_error(fmt::format("no action on a thread of the host for \"{}\"", name_of(task.kind)));
   }
 }
 
@@ -100,11 +113,10 @@ int PlanActions::start_transfers(const Task& task, SwapChannel& channel, std::ui
     return 1;
   }
   const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(task.layer)];
-  for (int t = layer.first_tile; t < layer.first_tile + layer.num_tiles; ++t) {
-    const TilePlan& tile = plan_.tiles[static_cast<std::size_t>(t)];
-    channel.read(first_extent(tile), target + tile.begin * size_of(plan_.request.dtype), tag);
+  for (int e = layer.first_weights_extent; e < layer.first_weights_extent + layer.num_weights_extents; ++e) {
+    channel.read(e, target + plan_.extents[static_cast<std::size_t>(e)].begin, tag);
   }
-  return layer.num_tiles;
+  return layer.num_weights_extents;
 }
 
 void PlanActions::copy(const Task& task, Stream& stream) {
@@ -137,12 +149,44 @@ void PlanActions::backward(const Task& task, Stream& stream) {
        pointer<double>(task, Role::loss), workspace(task)});
 }
 
+// Enqueues a collective. What the rank is at is noted when it gets to it, not when it is enqueued.
+void PlanActions::collect(const Task& task, Stream& stream) {
+  const CollectivePlan& collective = plan_.collectives[static_cast<std::size_t>(task.collective)];
+  Communicator& group = links_->of(collective.group);
+  World* world = &links_->world();
+  const std::string_view operation = name_of(task.kind), object = plan_.layers[static_cast<std::size_t>(task.layer)].name;
+  stream.call([world, operation, object] { world->note_operation(operation, object); });
+  std::byte* to = memory_.at(find_access(task, Role::destination)->buffer);
+  if (task.kind != TaskKind::reduce_scatter) return group.all_gather(stream, to, collective.parts);
+  group.all_to_all(stream, memory_.at(find_access(task, Role::source)->buffer), collective.parts, to, collective.receive_parts);
+}
+
+// Stretches that lie side by side in the gradient, as they do when the bucket is the whole layer, are rounded at once.
+void PlanActions::pack(const Task& task, Stream& stream) {
+  const CollectivePlan& collective = plan_.collectives[static_cast<std::size_t>(task.collective)];
+  const auto* from = pointer<const float>(task, Role::source);
+  auto* to = pointer<std::byte>(task, Role::destination);
+  const std::vector<ElementRange>& sources = collective.sources;
+  for (std::size_t r = 0; r < sources.size();) {
+    ElementRange stretch = sources[r];
+    const std::int64_t at = collective.parts[r].offset;
+    for (++r; r < sources.size() && sources[r].begin == stretch.end; ++r) stretch.end = sources[r].end;
+    if (!stretch.empty()) ops_.round(stream, from + stretch.begin, to + at, plan_.request.wire, stretch.size());
+  }
+}
+
+void PlanActions::sum(const Task& task, Stream& stream) {
+  const Access* out = find_access(task, Role::destination);
+  ops_.sum_pieces(stream, {pointer<const void>(task, Role::source), plan_.request.wire, plan_.request.world_size, (out->end - out->begin) / 4,
+                           pointer<float>(task, Role::destination), out->reads});
+}
+
 FinalizeGradient PlanActions::finalize_arguments(const Task& task) const {
   const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(task.layer)];
   auto* out = pointer<void>(task, Role::gradient);
   const auto* accumulated = pointer<const float>(task, Role::source);  // absent: in place
   return {accumulated == nullptr ? static_cast<const float*>(out) : accumulated, out, pointer<double>(task, Role::square_sums),
-          plan_.request.wire, layer.gradient_dtype, layer.num_elements};
+          plan_.request.wire, layer.gradient_dtype, layer.slice.size()};
 }
 
 AdamTile PlanActions::adam_tile(const Task& task) const {
@@ -173,60 +217,6 @@ void PlanActions::update_on_host(const Task& task) const {
     part.n = std::min(kUpdatePiece, tile.n - begin);
     adam_update(part, verdict_.adam);
   });
-}
-
-// Gathers the square sums of all layers in order, wherever they were taken, and decides.
-void PlanActions::decide(const Task& task) {
-  const auto* statistics = pointer<const double>(task, Role::square_sums);
-  const auto* host_sums = pointer<const double>(task, Role::host_square_sums);
-  std::size_t at = 0;
-  for (const LayerPlan& layer : plan_.layers) {
-    const double* sums = (layer.square_sums_on_host ? host_sums : statistics) + layer.first_piece;
-    for (std::int64_t i = 0; i < norm_pieces(layer.num_elements); ++i) square_sums_[at++] = sums[i];
-  }
-  double loss_sum = 0.0;
-  for (std::int64_t m = 0; m < plan_.request.accumulation_steps; ++m) loss_sum += statistics[m];
-  if (rehearsal_) {
-    verdict_ = GateVerdict{};
-  } else {
-    verdict_ = gate_.decide(loss_sum, counted_tokens_, square_sums_);
-    if (verdict_.first_bad_piece >= 0) first_bad_tensor_ = tensor_of_bad_piece(task);
-  }
-  gate_ns_ = device_.now_ns();
-}
-
-std::vector<std::byte> PlanActions::gradient_piece(const Access& access, std::int64_t begin, std::int64_t end) const {
-  std::vector<std::byte> piece(static_cast<std::size_t>(end - begin));
-  const std::unique_ptr<Stream> stream = device_.make_stream("gate");
-  stream->copy(piece.data(), memory_.bytes(access).data() + begin, end - begin);
-  stream->synchronize();
-  return piece;
-}
-
-// The tensor of the first value that is not finite: its piece is known, the value is looked for.
-std::string PlanActions::tensor_of_bad_piece(const Task& task) const {
-  std::int64_t piece = verdict_.first_bad_piece;
-  std::size_t l = 0;
-  for (; piece >= norm_pieces(plan_.layers[l].num_elements); ++l) piece -= norm_pieces(plan_.layers[l].num_elements);
-  const LayerPlan& layer = plan_.layers[l];
-  const Access* gradient = nullptr;
-  for (std::size_t i = 0, seen = 0; i < task.accesses.size(); ++i) {
-    if (task.accesses[i].role == Role::gradient && seen++ == l) gradient = &task.accesses[i];
-  }
-  const std::int64_t begin = piece * kNormPiece, end = std::min(begin + kNormPiece, layer.num_elements);
-  const std::int64_t width = size_of(layer.gradient_dtype);
-  const std::vector<std::byte> bytes = gradient_piece(*gradient, begin * width, end * width);
-  const auto value = [&](std::int64_t i) {
-    if (layer.gradient_dtype == DType::f32) return reinterpret_cast<const float*>(bytes.data())[i];
-    const auto bits = reinterpret_cast<const std::uint16_t*>(bytes.data())[i];
-    return layer.gradient_dtype == DType::bf16 ? to_float(bf16{bits}) : to_float(f16{bits});
-  };
-  std::int64_t element = begin;
-  while (element + 1 < end && std::isfinite(value(element - begin))) ++element;
-  for (const ParamSpec& param : layers_[l]->params()) {
-    if (element >= param.offset && element < param.offset + param.num_elements) return param.name;
-  }
-  return layer.name;
 }
 
 }  // namespace spillway

@@ -8,6 +8,9 @@
 #include "runtime/executor.h"
 #include "runtime/gate.h"
 #include "runtime/plan_memory.h"
+#include "runtime/rank_links.h"
+#include "runtime/snapshot_reader.h"
+#include "runtime/state_io.h"
 #include "spillway/device.h"
 #include "spillway/model.h"
 #include "spillway/ops.h"
@@ -17,16 +20,18 @@ namespace spillway {
 class PlanActions final : public TaskActions {
  public:
   // Borrows everything.
+  // `links` and `snapshots` are nullptr in a world of one, and where the plan has no snapshots.
   PlanActions(const Plan& plan, PlanMemory& memory, const std::vector<std::unique_ptr<Layer>>& layers, Device& device, Ops& ops,
-              Gate& gate);
+              Gate& gate, RankLinks* links, SnapshotReader* snapshots);
 
   void enqueue(const Task& task, Stream& stream) override;
   void execute(const Task& task) override;
   int start_transfers(const Task& task, SwapChannel& channel, std::uint64_t tag) override;
 
-  // Before a run of the step program: the tokens of all its micro-batches that have a target. In a
-  // rehearsal everything runs but nothing is updated and the gate remembers nothing.
-  void begin_step(std::int64_t counted_tokens, bool rehearsal);
+  // Before a run of the step program: the tokens of all its micro-batches that have a target, and where the state as
+  // it is before the step's updates goes, if anywhere (borrowed). In a rehearsal everything runs but nothing is
+  // updated and the gate remembers nothing.
+  void begin_step(std::int64_t counted_tokens, SnapshotSink* sink, bool rehearsal);
 
   // After the gate of that run.
   const GateVerdict& verdict() const { return verdict_; }
@@ -34,8 +39,12 @@ class PlanActions final : public TaskActions {
   std::int64_t gate_ns() const { return gate_ns_; }
 
  private:
+  // Where the bytes of the task's access with this role are; nullptr if it has none.
   template <class T>
-  T* pointer(const Task& task, Role role) const;
+  T* pointer(const Task& task, Role role) const {
+    const Access* access = find_access(task, role);
+    return access == nullptr ? nullptr : reinterpret_cast<T*>(memory_.bytes(*access).data());
+  }
   std::span<std::byte> workspace(const Task& task) const;
   bool skips(const Task& task) const;
 
@@ -45,9 +54,16 @@ class PlanActions final : public TaskActions {
   FinalizeGradient finalize_arguments(const Task& task) const;
   AdamTile adam_tile(const Task& task) const;
   void update_on_host(const Task& task) const;
+  void collect(const Task& task, Stream& stream);
+  void pack(const Task& task, Stream& stream);
+  void sum(const Task& task, Stream& stream);
+  WorldStatistics gather_statistics(const Task& task);
+  void exchange(const Task& task);
   void decide(const Task& task);
-  std::string tensor_of_bad_piece(const Task& task) const;
-  std::vector<std::byte> gradient_piece(const Access& access, std::int64_t begin, std::int64_t end) const;
+  void name_bad_tensor();
+  std::string bad_tensor_here() const;
+  std::vector<std::byte> gradient_piece(const LayerPlan& layer, std::int64_t begin, std::int64_t end) const;
+  std::int64_t planned_tokens() const;
 
   const Plan& plan_;
   PlanMemory& memory_;
@@ -55,7 +71,11 @@ class PlanActions final : public TaskActions {
   Device& device_;
   Ops& ops_;
   Gate& gate_;
-  std::vector<double> square_sums_;  // of all layers in order
+  RankLinks* links_;
+  SnapshotReader* snapshots_;
+  SnapshotSink* sink_ = nullptr;
+  std::vector<double> rank_sums_;    // square sums by rank
+  std::vector<double> square_sums_;  // of this rank's slices of all layers in order
   std::int64_t counted_tokens_ = 0;
   bool rehearsal_ = false;
   float gradient_scale_ = 1.0f;      // on the gradient of one token's loss

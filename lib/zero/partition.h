@@ -4,15 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "spillway/model.h"
+
 namespace spillway {
-
-struct ElementRange {
-  std::int64_t begin;
-  std::int64_t end;
-
-  std::int64_t size() const { return end - begin; }
-  bool operator==(const ElementRange&) const = default;
-};
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
@@ -25,6 +19,24 @@ constexpr ElementRange shard_range(std::int64_t n, std::int64_t rank, std::int64
   const std::int64_t size = padded_shard_size(n, world);
   return {std::min(n, rank * size), std::min(n, (rank + 1) * size)};
 }
+
+// How the ranks of a world share one flat buffer. Ranks fall into groups of `partition` consecutive ones: each group
+// holds all of the buffer, one shard a rank; the groups are replicas of each other. Gradients are reduced over the
+// whole world: of the shard that the ranks of equal position in their groups hold in common, each reduces a slice.
+struct Partition {
+  std::int64_t world = 1;
+  std::int64_t partition = 1;  // ranks of a group; divides world
+
+  std::int64_t replicas() const { return world / partition; }
+
+  ElementRange shard(std::int64_t n, std::int64_t rank) const { return shard_range(n, rank % partition, partition); }
+
+  ElementRange slice(std::int64_t n, std::int64_t rank) const {
+    const ElementRange whole = shard(n, rank);
+    const ElementRange part = shard_range(whole.size(), rank / partition, replicas());
+    return {whole.begin + part.begin, whole.begin + part.end};
+  }
+};
 
 // Tiles of a shard: all of `tile_size` but the last.
 constexpr std::int64_t num_tiles(std::int64_t shard_size, std::int64_t tile_size) { return ceil_div(shard_size, tile_size); }

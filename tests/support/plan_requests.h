@@ -52,4 +52,26 @@ inline PlanRequest random_request(std::mt19937_64& random) {
   return request;
 }
 
+// One of several ranks, some of which may have nothing of a layer; layers may be frozen in part or whole.
+inline PlanRequest random_request_of_ranks(std::mt19937_64& random) {
+  const auto pick = [&](std::int64_t low, std::int64_t high) { return std::uniform_int_distribution<std::int64_t>(low, high)(random); };
+  PlanRequest request = random_request(random);
+  request.world_size = static_cast<int>(pick(1, 8));
+  request.rank = static_cast<int>(pick(0, request.world_size - 1));
+  request.zero_stage = static_cast<int>(pick(0, 3));
+  if (request.zero_stage < 3) request.offload_param = OffloadDevice::none;
+  if (request.world_size % 2 == 0 && request.zero_stage > 0) request.hpz_partition_size = static_cast<int>(pick(1, 2)) * (request.world_size / 2);
+  request.reduce_bucket_size = pick(0, 1) == 0 ? 500'000'000 : pick(100, 50'000);
+  request.allgather_bucket_size = pick(0, 1) == 0 ? 500'000'000 : pick(100, 50'000);
+  request.prefetch_bucket_size = pick(0, 2) * 50'000;
+  request.max_reuse_distance = pick(0, 1);
+  request.overlap_comm = pick(0, 3) > 0;
+  request.snapshot_bytes = pick(0, 1) * pick(1, 1'000'000);
+  for (LayerShape& layer : request.layers) {
+    if (pick(0, 4) == 0) layer.num_elements = pick(1, 17);
+    if (pick(0, 3) == 0) layer.num_frozen = pick(0, 2) == 0 ? layer.num_elements : pick(0, layer.num_elements);
+  }
+  return request;
+}
+
 }  // namespace spillway::testing

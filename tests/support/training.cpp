@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <thread>
 
 #include "base/parallel.h"
 #include "spillway/ops.h"
+#include "support/thread_world.h"
 
 namespace spillway::testing {
 
@@ -36,18 +39,33 @@ RunSetup tiny_run() {
   return setup;
 }
 
+namespace {
+
+PlanRequest request_of(const RunSetup& setup, const std::vector<std::unique_ptr<Layer>>& layers) {
+  PlanRequest request = make_request(setup.config, setup.spec, layers, setup.time, host_scratch_sizes());
+  if (setup.world != nullptr) {
+    request.rank = setup.world->rank();
+    request.world_size = setup.world->size();
+  }
+  if (setup.edit_request) setup.edit_request(request);
+  return request;
+}
+
+}  // namespace
+
 Plan plan_of(const RunSetup& setup) {
-  return build_plan(make_request(setup.config, setup.spec, make_layers(setup.spec), setup.time, host_scratch_sizes()));
+  const std::vector<std::unique_ptr<Layer>> layers = make_layers(setup.spec, setup.frozen);
+  return build_plan(request_of(setup, layers));
 }
 
 std::unique_ptr<Engine> make_engine(const RunSetup& setup) {
-  std::vector<std::unique_ptr<Layer>> layers = make_layers(setup.spec);
+  std::vector<std::unique_ptr<Layer>> layers = make_layers(setup.spec, setup.frozen);
   set_parallel_threads(setup.config.spillway.threads);
   HostDeviceOptions device_options;
   device_options.threads = setup.config.spillway.threads;
   device_options.chaos_max_delay_us = setup.chaos_us;
   device_options.chaos_seed = setup.chaos_seed;
-  Plan plan = make_plan(make_request(setup.config, setup.spec, layers, setup.time, host_scratch_sizes()));
+  Plan plan = make_plan(request_of(setup, layers));
   if (setup.edit_plan) setup.edit_plan(plan);
   EngineOptions options;
   options.seed = 7;
@@ -55,14 +73,17 @@ std::unique_ptr<Engine> make_engine(const RunSetup& setup) {
   options.executor.chaos_max_delay_us = setup.chaos_us;
   options.executor.chaos_seed = setup.chaos_seed;
   options.make_io_engine = setup.make_io_engine;
+  options.world = setup.world;
   return std::make_unique<Engine>(setup.config, std::move(layers), std::move(plan), make_host_device(device_options), MachineRates{}, options);
 }
 
 void fill_batch(Engine& engine, const RunSetup& setup, int step) {
   const std::int64_t batch = setup.config.micro_batch_size;
+  const PlanRequest& request = engine.plan().request;
+  const std::int64_t of_rank = batch * request.accumulation_steps;
   for (std::int64_t m = 0; m < setup.config.accumulation_steps; ++m) {
     for (std::int64_t b = 0; b < batch; ++b) {
-      const std::int64_t sample = step * setup.config.train_batch_size + m * batch + b;
+      const std::int64_t sample = (step * request.world_size + request.rank) * of_rank + m * batch + b;
       std::uint64_t state = static_cast<std::uint64_t>(sample) * 0x9e3779b97f4a7c15ull + 11;
       std::int64_t token = sample % setup.spec.vocabulary;
       for (std::int64_t t = 0; t < setup.time; ++t) {
@@ -85,7 +106,43 @@ RunResult train(const RunSetup& setup) {
     result.steps.push_back(engine->step());
   }
   result.state_hash = engine->state_hash();
+  result.sent_bytes = engine->sent_bytes();
+  for (int t = 0; t < kTiers; ++t) {
+    result.peak[static_cast<std::size_t>(t)] = engine->measured_peak(static_cast<Tier>(t));
+    result.planned[static_cast<std::size_t>(t)] = engine->plan().tiers[static_cast<std::size_t>(t)].peak;
+  }
   return result;
+}
+
+void for_each_rank(const RunSetup& setup, int world, const std::function<void(RunSetup&)>& act, double timeout_s) {
+  std::vector<std::unique_ptr<World>> worlds = make_thread_worlds(world, {timeout_s});
+  std::vector<std::exception_ptr> errors(worlds.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < worlds.size(); ++r) {
+    threads.emplace_back([&, r] {
+      RunSetup mine = setup;
+      mine.world = worlds[r].get();
+      mine.config.world_size = world;
+      mine.config.train_batch_size = setup.config.micro_batch_size * setup.config.accumulation_steps * world;
+      try {
+        act(mine);
+      } catch (const std::exception& error) {
+        errors[r] = std::current_exception();
+        worlds[r]->fail(error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+std::vector<RunResult> train_ranks(const RunSetup& setup, int world) {
+  if (world == 1) return {train(setup)};
+  std::vector<RunResult> results(static_cast<std::size_t>(world));
+  for_each_rank(setup, world, [&](RunSetup& mine) { results[static_cast<std::size_t>(mine.world->rank())] = train(mine); });
+  return results;
 }
 
 }  // namespace spillway::testing

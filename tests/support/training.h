@@ -1,6 +1,7 @@
 // Trains a tiny model in process, for tests that compare runs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,10 +25,15 @@ struct RunSetup {
   std::function<void(Plan&)> edit_plan;                   // after planning
   std::function<std::unique_ptr<IoEngine>(const IoEngineOptions&)> make_io_engine;
   std::function<void(Engine&, int step)> before_step;
+  std::function<void(PlanRequest&)> edit_request;          // before planning
+  std::vector<std::string> frozen;
+  World* world = nullptr;                                  // this run's ranks; nullptr: one
 };
 
 struct RunResult {
   std::uint64_t state_hash = 0;
+  std::int64_t sent_bytes = 0;
+  std::array<std::int64_t, kTiers> peak{}, planned{};
   std::vector<StepResult> steps;
 };
 
@@ -55,5 +61,12 @@ std::unique_ptr<Engine> make_engine(const RunSetup& setup);
 void fill_batch(Engine& engine, const RunSetup& setup, int step);
 
 RunResult train(const RunSetup& setup);
+
+// The same run by so many ranks, each a thread; the micro-batch is each rank's. One result per rank.
+std::vector<RunResult> train_ranks(const RunSetup& setup, int world);
+
+// Calls act(setup of the rank) for every rank, each on a thread of its own, and rethrows the first error (by rank).
+// A rank that throws tells the others.
+void for_each_rank(const RunSetup& setup, int world, const std::function<void(RunSetup&)>& act, double timeout_s = 60.0);
 
 }  // namespace spillway::testing

@@ -1,0 +1,96 @@
+// The tasks at the gate: what all ranks have counted becomes one verdict.
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "runtime/task_actions.h"
+
+namespace spillway {
+
+// Gathers the square sums of all layers in order, wherever they were taken, and adds up.
+WorldStatistics PlanActions::gather_statistics(const Task& task) {
+  const auto* statistics = pointer<const double>(task, Role::square_sums);
+  const auto* host_sums = pointer<const double>(task, Role::host_square_sums);
+  std::size_t at = 0;
+  WorldStatistics mine{0.0, 0.0, counted_tokens_};
+  for (const LayerPlan& layer : plan_.layers) {
+    const double* sums = (layer.square_sums_on_host ? host_sums : statistics) + layer.first_piece;
+    for (std::int64_t i = 0; i < norm_pieces(layer.slice.size()); ++i) {
+      square_sums_[at++] = sums[i];
+      mine.square_sum += sums[i];
+    }
+  }
+  for (std::int64_t m = 0; m < plan_.request.accumulation_steps; ++m) mine.loss_sum += statistics[m];
+  return mine;
+}
+
+void PlanActions::exchange(const Task& task) {
+  const WorldStatistics mine = gather_statistics(task);
+  links_->control().exchange(std::as_bytes(std::span(&mine, 1)), memory_.bytes(*find_access(task, Role::world_statistics)));
+}
+
+void PlanActions::decide(const Task& task) {
+  const WorldStatistics mine = links_ == nullptr ? gather_statistics(task) : WorldStatistics{};
+  const WorldStatistics* ranks = links_ == nullptr ? &mine : pointer<const WorldStatistics>(task, Role::world_statistics);
+  GateInput input{0.0, 0, planned_tokens(), links_ == nullptr ? square_sums_ : rank_sums_};
+  for (std::size_t r = 0; r < rank_sums_.size(); ++r) {
+    input.loss_sum += ranks[r].loss_sum;
+    input.tokens += ranks[r].tokens;
+    rank_sums_[r] = ranks[r].square_sum;
+  }
+  if (rehearsal_) {
+    verdict_ = GateVerdict{};
+  } else {
+    verdict_ = gate_.decide(input);
+    if (verdict_.first_bad_piece >= 0) name_bad_tensor();
+  }
+  gate_ns_ = device_.now_ns();
+}
+
+// All ranks come to the same verdict, and so all of them come here: the first that has a value which is not finite
+// tells the others whose it is.
+void PlanActions::name_bad_tensor() {
+  const std::string mine = bad_tensor_here();
+  first_bad_tensor_ = mine;
+  if (links_ == nullptr) return;
+  for (const std::string& name : links_->control().exchange(mine)) {
+    if (name.empty()) continue;
+    first_bad_tensor_ = name;
+    return;
+  }
+}
+
+std::vector<std::byte> PlanActions::gradient_piece(const LayerPlan& layer, std::int64_t begin, std::int64_t end) const {
+  std::vector<std::byte> piece(static_cast<std::size_t>(end - begin));
+  const std::unique_ptr<Stream> stream = device_.make_stream("gate");
+  stream->copy(piece.data(), memory_.at(layer.gradient_buffer) + begin, end - begin);
+  stream->synchronize();
+  return piece;
+}
+
+// The tensor of the first value that is not finite in this rank's slices; empty if there is none. Its piece is known,
+// the value is looked for.
+std::string PlanActions::bad_tensor_here() const {
+  const auto bad = std::find_if(square_sums_.begin(), square_sums_.end(), [](double sum) { return !std::isfinite(sum); });
+  if (bad == square_sums_.end()) return {};
+  std::int64_t piece = bad - square_sums_.begin();
+  std::size_t l = 0;
+  for (; piece >= norm_pieces(plan_.layers[l].slice.size()); ++l) piece -= norm_pieces(plan_.layers[l].slice.size());
+  const LayerPlan& layer = plan_.layers[l];
+  const std::int64_t begin = layer.slice.begin + piece * kNormPiece, end = std::min(begin + kNormPiece, layer.slice.end);
+  const std::int64_t width = size_of(layer.gradient_dtype), base = layer.square_sums_on_host ? layer.slice.begin : layer.owned.begin;
+  const std::vector<std::byte> bytes = gradient_piece(layer, (begin - base) * width, (end - base) * width);
+  const auto value = [&](std::int64_t i) {
+    if (layer.gradient_dtype == DType::f32) return reinterpret_cast<const float*>(bytes.data())[i];
+    const auto bits = reinterpret_cast<const std::uint16_t*>(bytes.data())[i];
+    return layer.gradient_dtype == DType::bf16 ? to_float(bf16{bits}) : to_float(f16{bits});
+  };
+  std::int64_t element = begin;
+  while (element + 1 < end && std::isfinite(value(element - begin))) ++element;
+  for (const ParamSpec& param : layers_[l]->params()) {
+    if (element >= param.offset && element < param.offset + param.num_elements) return param.name;
+  }
+  return layer.name;
+}
+
+}  // namespace spillway

@@ -1,0 +1,280 @@
+// Training by many ranks: the same model as one rank would have made, whatever the stage, the placement and the world.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "spillway/error.h"
+#include "support/training.h"
+
+namespace spillway {
+namespace {
+
+using testing::for_each_rank;
+using testing::RunResult;
+using testing::RunSetup;
+using testing::ScratchFolder;
+using testing::tiny_run;
+using testing::train;
+using testing::train_ranks;
+
+enum class Place { none, cpu, nvme };
+
+void put(RunSetup& setup, Place place, const std::string& folder) {
+  const OffloadDevice device = place == Place::none ? OffloadDevice::none : place == Place::cpu ? OffloadDevice::cpu : OffloadDevice::nvme;
+  setup.config.offload_optimizer = {device, folder, true, 1.0};
+  if (setup.config.zero_stage == 3) setup.config.offload_param = {device, folder, true, 1.0};
+}
+
+// 24 samples a step in two micro-batches, for any world that divides 12.
+RunSetup run_of(int stage, int world) {
+  RunSetup setup = tiny_run();
+  setup.config.zero_stage = stage;
+  setup.config.accumulation_steps = 2;
+  setup.config.micro_batch_size = 12 / world;
+  setup.config.train_batch_size = 24;
+  setup.steps = static_cast<int>(testing::fewer_if_sanitized(6, 3));
+  return setup;
+}
+
+std::uint64_t hash_of_ranks(const RunSetup& setup, int world) {
+  const std::vector<RunResult> results = train_ranks(setup, world);
+  for (const RunResult& result : results) EXPECT_EQ(result.state_hash, results[0].state_hash) << "ranks disagree";
+  return results[0].state_hash;
+}
+
+class StageAndWorld : public ::testing::TestWithParam<std::tuple<int, int>> {};
+
+// Offload changes where, never what: with several ranks too.
+TEST_P(StageAndWorld, IsBitIdenticalForEveryPlacement) {
+  const auto [stage, world] = GetParam();
+  const ScratchFolder folder;
+  std::set<std::uint64_t> hashes;
+  for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
+    RunSetup setup = run_of(stage, world);
+    put(setup, place, folder.path());
+    hashes.insert(hash_of_ranks(setup, world));
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
+TEST_P(StageAndWorld, IsBitIdenticalForAnyBucketAndOverlap) {
+  const auto [stage, world] = GetParam();
+  std::set<std::uint64_t> hashes{hash_of_ranks(run_of(stage, world), world)};
+  RunSetup small = run_of(stage, world);
+  small.config.reduce_bucket_size = small.config.allgather_bucket_size = 1001;
+  small.config.prefetch_bucket_size = 0;
+  small.config.max_reuse_distance = 0;
+  hashes.insert(hash_of_ranks(small, world));
+  RunSetup in_order = run_of(stage, world);
+  in_order.config.overlap_comm = false;
+  in_order.config.param_persistence_threshold = 200;
+  hashes.insert(hash_of_ranks(in_order, world));
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, StageAndWorld, ::testing::Combine(::testing::Values(0, 1, 2, 3), ::testing::Values(2, 3, 4)),
+                         [](const auto& info) { return "Stage" + std::to_string(std::get<0>(info.param)) + "World" + std::to_string(std::get<1>(info.param)); });
+
+// With f32 on the wire and no rounding of weights, only the order of f32 sums tells worlds apart. The bound: each of 50
+// steps adds a relative error of a few units in the last place to a sum of 24 samples, which Adam's first steps
+// (a division by the gradient's own size) can magnify; measured 2e-6, bound 1e-4 of the loss.
+TEST(Ranks, AgreeWithOneRankOnTheSameGlobalBatch) {
+  const int steps = static_cast<int>(testing::fewer_if_sanitized(50, 5));
+  const auto losses_of = [&](int stage, int world) {
+    RunSetup setup = run_of(stage, world);
+    setup.config.dtype = setup.config.communication_dtype = DType::f32;
+    setup.steps = steps;
+    const std::vector<RunResult> results = train_ranks(setup, world);
+    std::vector<double> losses;
+    for (const StepResult& step : results[0].steps) losses.push_back(step.verdict.loss);
+    return losses;
+  };
+  const std::vector<double> alone = losses_of(0, 1);
+  EXPECT_LT(alone.back(), alone.front() - 0.3 * (steps > 10));
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int world : {1, 2, 3, 4}) {
+      const std::vector<double> losses = losses_of(stage, world);
+      for (std::size_t i = 0; i < losses.size(); ++i) ASSERT_NEAR(losses[i], alone[i], 1e-4 * alone[i]) << "stage " << stage << ", world " << world << ", step " << i;
+    }
+  }
+}
+
+// Stages 0 and 1 reduce once a step, 2 and 3 after every micro-batch; without accumulation there is no difference.
+TEST(Ranks, StagesAreBitIdenticalWithoutAccumulation) {
+  std::set<std::uint64_t> hashes;
+  for (const int stage : {0, 1, 2, 3}) {
+    RunSetup setup = run_of(stage, 3);
+    setup.config.accumulation_steps = 1;
+    hashes.insert(hash_of_ranks(setup, 3));
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
+TEST(Ranks, ShareStateInGroupsOrNotWithTheSameBits) {
+  std::set<std::uint64_t> hashes;
+  for (const int group : {1, 2}) {
+    RunSetup setup = run_of(3, 4);
+    setup.config.hpz_partition_size = group;
+    put(setup, Place::cpu, "");
+    hashes.insert(hash_of_ranks(setup, 4));
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
+TEST(Ranks, DoNotDependOnTiming) {
+  RunSetup setup = run_of(3, 3);
+  setup.steps = 3;
+  put(setup, Place::cpu, "");
+  const std::uint64_t expected = hash_of_ranks(setup, 3);
+  for (const std::uint64_t seed : {1, 2}) {
+    setup.chaos_us = 200;
+    setup.chaos_seed = seed;
+    EXPECT_EQ(hash_of_ranks(setup, 3), expected);
+  }
+}
+
+// A layer of few elements leaves ranks with nothing; one that is frozen leaves them nothing to do.
+TEST(Ranks, TrainWithEmptyShardsAndFrozenParameters) {
+  const ScratchFolder folder;
+  std::set<std::uint64_t> hashes;
+  for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
+    for (const int stage : {1, 3}) {
+      RunSetup setup = run_of(stage, 3);
+      setup.spec = {"odd", 2, 6, 2, 17, 8};
+      setup.spec.mlp_channels = 5;
+      setup.time = 8;
+      setup.config.micro_batch_size = 2;
+      setup.config.accumulation_steps = 1;
+      setup.frozen = {"h.0.*", "wpe*", "h.1.ln_1.bias"};
+      setup.config.spillway.tile_size = 2048;
+      put(setup, place, folder.path());
+      hashes.insert(hash_of_ranks(setup, 3));
+    }
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
+TEST(Ranks, SendExactlyTheirShare) {
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int world : {2, 4}) {
+      RunSetup setup = run_of(stage, world);
+      setup.config.max_reuse_distance = 0;
+      setup.steps = 2;
+      std::int64_t sent = 0, model = 0, head = 0;
+      for (const RunResult& result : train_ranks(setup, world)) sent += result.sent_bytes;
+      const Plan plan = testing::plan_of(setup);
+      model = plan.num_parameters();
+      head = plan.layers.back().num_elements;
+      // Every byte of a unit goes from its one source to all others, or from all others to its one owner.
+      const std::int64_t units = stage == 3 ? 2 * (2 * model - head) + 2 * model : stage == 2 ? 3 * model : 2 * model;
+      EXPECT_EQ(sent, setup.steps * units * 2 * (world - 1)) << "stage " << stage << ", world " << world;
+    }
+  }
+}
+
+TEST(Ranks, UseTheMemoryThatWasPlanned) {
+  const ScratchFolder folder;
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int world : {1, 2, 4}) {
+      for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
+        RunSetup setup = run_of(stage, world);
+        setup.steps = 2;
+        put(setup, place, folder.path());
+        for (const RunResult& result : train_ranks(setup, world)) {
+          for (std::size_t t = 0; t < kTiers; ++t) {
+            EXPECT_LE(result.peak[t], result.planned[t]);
+            EXPECT_GE(result.peak[t], result.planned[t] * 98 / 100) << "stage " << stage << ", world " << world << ", " << name_of(static_cast<Tier>(t));
+          }
+        }
+      }
+    }
+  }
+}
+
+// Targets that are missing on one rank only: the mean is over all that are there.
+TEST(Ranks, AverageOverTheTargetsThereAre) {
+  const auto loss_of = [](int world) {
+    RunSetup setup = run_of(2, world);
+    setup.config.dtype = setup.config.communication_dtype = DType::f32;
+    setup.steps = 3;
+    setup.before_step = [](Engine& engine, int) {
+      if (engine.plan().request.rank != 0) return;
+      for (std::size_t i = 0; i < 40; ++i) engine.targets(0)[i] = -1;
+    };
+    return train_ranks(setup, world)[0].steps.back().verdict;
+  };
+  const GateVerdict alone = loss_of(1), shared = loss_of(3);
+  EXPECT_NEAR(shared.loss, alone.loss, 1e-5 * alone.loss);
+  EXPECT_NEAR(shared.gradient_norm, alone.gradient_norm, 1e-4 * alone.gradient_norm);
+}
+
+TEST(Ranks, AllSkipTheStepInWhichOneOverflows) {
+  RunSetup setup = run_of(3, 3);
+  setup.config.dtype = setup.config.communication_dtype = DType::f16;
+  setup.config.loss_scale.initial_scale_power = 40;
+  setup.steps = 2;
+  for (const RunResult& result : train_ranks(setup, 3)) {
+    EXPECT_TRUE(result.steps[0].verdict.skip);
+    EXPECT_EQ(result.steps[0].non_finite_tensor, "wte.weight");
+  }
+}
+
+std::string error_of_ranks(const RunSetup& setup, int world, const std::function<void(RunSetup&)>& act) {
+  try {
+    for_each_rank(setup, world, act, 10.0);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Ranks, RefuseToStartWithDifferentPlans) {
+  EXPECT_THAT(error_of_ranks(run_of(3, 3), 3,
+                             [](RunSetup& mine) {
+                               if (mine.world->rank() == 2) mine.config.allgather_bucket_size = 1000;
+                               train(mine);
+                             }),
+              ::testing::AllOf(::testing::HasSubstr("compare the plans of 3 ranks"), ::testing::HasSubstr("rank 2 has")));
+}
+
+TEST(Ranks, NameTheRankThatFailsAndEnd) {
+  const ScratchFolder folder;
+  RunSetup setup = run_of(3, 3);
+  put(setup, Place::nvme, folder.path());
+  std::array<std::string, 3> errors;
+  EXPECT_NE(error_of_ranks(setup, 3,
+                           [&](RunSetup& mine) {
+                             const int rank = mine.world->rank();
+                             mine.before_step = [rank](Engine& engine, int step) {
+                               if (rank == 1 && step == 2) engine.store()->corrupt_for_test(engine.plan().tiles[0].state_extent, 0, 0);
+                             };
+                             try {
+                               train(mine);
+                             } catch (const Error& error) {
+                               errors[static_cast<std::size_t>(rank)] = error.what();
+                               throw;
+                             }
+                           }),
+            "no error");
+  EXPECT_THAT(errors[1], ::testing::HasSubstr("checksum"));
+  for (const std::size_t other : {0, 2}) {
+    EXPECT_THAT(errors[other], ::testing::AllOf(::testing::HasSubstr("rank 1 failed"), ::testing::HasSubstr("checksum"), ::testing::HasSubstr("step ")));
+  }
+}
+
+TEST(Ranks, NoticeAWeightThatDiffers) {
+  const std::string error = error_of_ranks(run_of(1, 3), 3, [](RunSetup& mine) {
+    const std::unique_ptr<Engine> engine = make_engine(mine);
+    engine->compare_ranks();
+    if (mine.world->rank() == 1) engine->corrupt_for_test(2);
+    engine->compare_ranks();
+  });
+  EXPECT_THAT(error, ::testing::AllOf(::testing::HasSubstr("weights of block 1 on rank 1"), ::testing::HasSubstr("resume")));
+}
+
+}  // namespace
+}  // namespace spillway
