@@ -37,12 +37,13 @@ std::string rates_text(const MachineRates& rates) {
 }  // namespace
 
 int plan(const PlanOptions& options) {
-  Setup setup = prepare(options.run);
+  Job job({});
+  Setup setup = prepare(options.run, job, false);
   if (!options.run.data.empty()) {  // the same refusals as train's
     const TokenData data(options.run.data, setup.spec.vocabulary);
     Sampler(data, {setup.request.shape.time, setup.config.train_batch_size, 0, 0, 1});
   }
-  const Plan plan = plan_for_machine(setup.request);
+  const Plan plan = plan_for_machine(setup.request, job.local_size());
   const Simulation simulation = simulate(plan.step, task_seconds(plan.step, setup.rates), setup.rates);
   std::string text;
   if (options.json) {

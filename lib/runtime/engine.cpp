@@ -94,7 +94,7 @@ class Engine::Impl {
         gate(this->config),
         links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, this->plan)),
         snapshots(this->plan, memory, this->layers, *this->device, store.get()),
-        actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots),
+        actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots, options.flags),
         state(this->plan, memory, *this->device, store.get()),
         rates(rates),
         gate_task(find_task(this->plan.step, TaskKind::gate)),
@@ -244,6 +244,7 @@ StepResult Engine::step() {
   StepResult result;
   result.step = self.steps_before + self.last_run - self.rehearsals;
   result.verdict = self.actions.verdict();
+  result.flags = self.actions.flags();
   if (result.verdict.skip) result.non_finite_tensor = self.actions.first_bad_tensor();
   const std::int64_t since = self.last_gate_ns > 0 ? self.last_gate_ns : submitted_ns;
   result.step_ms = static_cast<double>(self.actions.gate_ns() - since) * 1e-6;
@@ -303,8 +304,8 @@ void Engine::corrupt_for_test(int layer) {
 std::span<const SnapshotItem> Engine::snapshot_items() const { return impl_->snapshots.items(); }
 
 std::span<std::byte> Engine::snapshot_memory() {
-  const int buffer = impl_->plan.snapshot_buffer;
-  if (buffer < 0) return {};
+  const int planned = impl_->plan.snapshot_buffer;
+  const int buffer = planned < 0 ? impl_->plan.maintenance_buffer : planned;
   return {impl_->memory.at(buffer), static_cast<std::size_t>(impl_->plan.buffers[static_cast<std::size_t>(buffer)].bytes)};
 }
 

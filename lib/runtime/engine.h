@@ -29,6 +29,9 @@ struct EngineOptions {
   // What the run starts from instead of the seed: state and counters of a checkpoint. Borrowed by the constructor.
   StateSource* source = nullptr;
   GateState gate{};             // used with `source`
+  // Asked at the gate of each step; what any rank says, all are told (StepResult::flags): the bits mean something to
+  // the caller alone. So that ranks can agree, step by step, to stop or to save.
+  std::function<std::uint64_t()> flags = {};
   // Of all ranks of the plan; borrowed. nullptr: a world of one.
   World* world = nullptr;
   // Run two steps that change nothing before the first: in one every page is touched and every thread
@@ -43,6 +46,7 @@ struct StepResult {
   std::int64_t step = 0;         // 1 for the first, counting skipped ones, and those before a resume
   GateVerdict verdict;
   std::string non_finite_tensor;  // the first one, if the step was skipped for it
+  std::uint64_t flags = 0;       // of all ranks, or'ed
   double step_ms = 0.0;          // from the gate of the step before to this one's
 };
 
@@ -92,7 +96,8 @@ class Engine {
   // Flips a bit of the first weight of a layer here.
   void corrupt_for_test(int layer);
 
-  // What this rank saves, item after item; and memory for items on their way, if the plan has any.
+  // What this rank saves, item after item; and memory for items on their way: what the plan has for them, else room for
+  // one between steps.
   std::span<const SnapshotItem> snapshot_items() const;
   std::span<std::byte> snapshot_memory();
 

@@ -12,7 +12,7 @@ WorldStatistics PlanActions::gather_statistics(const Task& task) {
   const auto* statistics = pointer<const double>(task, Role::square_sums);
   const auto* host_sums = pointer<const double>(task, Role::host_square_sums);
   std::size_t at = 0;
-  WorldStatistics mine{0.0, 0.0, counted_tokens_};
+  WorldStatistics mine{0.0, 0.0, counted_tokens_, ask_flags_ ? ask_flags_() : 0};
   for (const LayerPlan& layer : plan_.layers) {
     const double* sums = (layer.square_sums_on_host ? host_sums : statistics) + layer.first_piece;
     for (std::int64_t i = 0; i < norm_pieces(layer.slice.size()); ++i) {
@@ -33,7 +33,9 @@ void PlanActions::decide(const Task& task) {
   const WorldStatistics mine = links_ == nullptr ? gather_statistics(task) : WorldStatistics{};
   const WorldStatistics* ranks = links_ == nullptr ? &mine : pointer<const WorldStatistics>(task, Role::world_statistics);
   GateInput input{0.0, 0, planned_tokens(), links_ == nullptr ? square_sums_ : rank_sums_};
+  flags_ = 0;
   for (std::size_t r = 0; r < rank_sums_.size(); ++r) {
+    flags_ |= ranks[r].flags;
     input.loss_sum += ranks[r].loss_sum;
     input.tokens += ranks[r].tokens;
     rank_sums_[r] = ranks[r].square_sum;

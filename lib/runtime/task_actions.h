@@ -1,6 +1,7 @@
 // What each kind of task does, in terms of layers, kernels, copies and transfers.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,7 @@ class PlanActions final : public TaskActions {
   // Borrows everything.
   // `links` and `snapshots` are nullptr in a world of one, and where the plan has no snapshots.
   PlanActions(const Plan& plan, PlanMemory& memory, const std::vector<std::unique_ptr<Layer>>& layers, Device& device, Ops& ops,
-              Gate& gate, RankLinks* links, SnapshotReader* snapshots);
+              Gate& gate, RankLinks* links, SnapshotReader* snapshots, std::function<std::uint64_t()> flags);
 
   void enqueue(const Task& task, Stream& stream) override;
   void execute(const Task& task) override;
@@ -35,6 +36,7 @@ class PlanActions final : public TaskActions {
 
   // After the gate of that run.
   const GateVerdict& verdict() const { return verdict_; }
+  std::uint64_t flags() const { return flags_; }
   const std::string& first_bad_tensor() const { return first_bad_tensor_; }
   std::int64_t gate_ns() const { return gate_ns_; }
 
@@ -74,6 +76,8 @@ class PlanActions final : public TaskActions {
   RankLinks* links_;
   SnapshotReader* snapshots_;
   SnapshotSink* sink_ = nullptr;
+  std::function<std::uint64_t()> ask_flags_;
+  std::uint64_t flags_ = 0;
   std::vector<double> rank_sums_;    // square sums by rank
   std::vector<double> square_sums_;  // of this rank's slices of all layers in order
   std::int64_t counted_tokens_ = 0;
