@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 
 #include "base/hash.h"
+#include "base/values.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/values.h"
 #include "spillway/error.h"
 
 namespace spillway::checkpoint {
