@@ -43,10 +43,21 @@ void PlanActions::decide(const Task& task) {
   if (rehearsal_) {
     verdict_ = GateVerdict{};
   } else {
+    if (before_update_) show_gradients(input);
     verdict_ = gate_.decide(input);
     if (verdict_.first_bad_piece >= 0) name_bad_tensor();
   }
   gate_ns_ = device_.now_ns();
+}
+
+// Norm, clipping and verdict follow what the hook changes. Other ranks' sums were exchanged before it.
+void PlanActions::show_gradients(const GateInput& input) {
+  GradientAccess gradients(plan_, memory_, device_, {plan_, layers_, links_}, gate_.gradient_factor(input), square_sums_);
+  before_update_(gradients);
+  if (links_ == nullptr || !gradients.edited()) return;
+  double mine = 0.0;
+  for (const double sum : square_sums_) mine += sum;
+  links_->control().exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(rank_sums_)));
 }
 
 // All ranks come to the same verdict, and so all of them come here: the first that has a value which is not finite
