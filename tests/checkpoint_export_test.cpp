@@ -15,7 +15,7 @@
 #include "checkpoint/export.h"
 #include "checkpoint/folders.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/values.h"
+#include "base/values.h"
 #include "spillway/error.h"
 #include "support/saved_run.h"
 #include "support/test_folder.h"

@@ -13,7 +13,7 @@
 #include "checkpoint/folders.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/sequential_file.h"
-#include "checkpoint/values.h"
+#include "base/values.h"
 #include "spillway/error.h"
 
 namespace spillway::checkpoint {

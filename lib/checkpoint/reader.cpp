@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 
 #include "base/hash.h"
+#include "base/values.h"
 #include "checkpoint/differences.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/values.h"
 #include "spillway/error.h"
 
 namespace spillway::checkpoint {

@@ -14,6 +14,7 @@
 #include "runtime/state_access.h"
 #include "runtime/state_hash.h"
 #include "runtime/task_actions.h"
+#include "runtime/tensor_access.h"
 #include "spillway/error.h"
 #include "spillway/ops.h"
 
@@ -96,6 +97,7 @@ class Engine::Impl {
         snapshots(this->plan, memory, this->layers, *this->device, store.get()),
         actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots, options.flags),
         state(this->plan, memory, *this->device, store.get()),
+        tensors(this->plan, this->layers, state, links.get()),
         rates(rates),
         gate_task(find_task(this->plan.step, TaskKind::gate)),
         loss_task(find_task(this->plan.evaluation, TaskKind::drain_statistics)) {
@@ -154,6 +156,7 @@ class Engine::Impl {
   SnapshotReader snapshots;
   PlanActions actions;
   StateAccess state;
+  TensorAccess tensors;
   MachineRates rates;
   int gate_task;
   int loss_task;
@@ -288,6 +291,18 @@ void Engine::compare_ranks() {
   impl_->drain();
   if (impl_->links != nullptr) compare_replicas(impl_->plan, impl_->state, *impl_->links);
 }
+
+void Engine::read_tensor(std::string_view name, StateSection section, std::span<float> out) {
+  impl_->drain();
+  impl_->tensors.read(name, section, out);
+}
+
+void Engine::write_tensor(std::string_view name, StateSection section, std::span<const float> values) {
+  impl_->drain();
+  impl_->tensors.write(name, section, values);
+}
+
+void Engine::before_update(std::function<void(GradientAccess&)> hook) { impl_->actions.before_update(std::move(hook)); }
 
 void Engine::corrupt_for_test(int layer) {
   impl_->drain();

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/executor.h"
@@ -23,6 +24,8 @@
 #include "spillway/swap_store.h"
 
 namespace spillway {
+
+class GradientAccess;
 
 struct EngineOptions {
   std::uint64_t seed = 1234;
@@ -92,6 +95,15 @@ class Engine {
   // Drains, then compares what ranks hold in common: weights that every rank keeps, state of replicas. Throws CommError
   // that names the rank and the layer. Collective.
   void compare_ranks();
+
+  // Drains, then reads or replaces all of one parameter's section, wherever it lives: see TensorAccess. Collective.
+  void read_tensor(std::string_view name, StateSection section, std::span<float> out);
+  void write_tensor(std::string_view name, StateSection section, std::span<const float> values);
+
+  // From the coming step on, calls `hook` in every step when the gradients are complete, before norm, clipping and verdict,
+  // on a thread of the engine; the optimizer waits meanwhile. All ranks give one. What it throws ends the run with that
+  // error. Empty: none. Between steps only.
+  void before_update(std::function<void(GradientAccess&)> hook);
 
   // Flips a bit of the first weight of a layer here.
   void corrupt_for_test(int layer);

@@ -4,10 +4,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/executor.h"
 #include "runtime/gate.h"
+#include "runtime/gradient_access.h"
 #include "runtime/plan_memory.h"
 #include "runtime/rank_links.h"
 #include "runtime/snapshot_reader.h"
@@ -33,6 +35,9 @@ class PlanActions final : public TaskActions {
   // it is before the step's updates goes, if anywhere (borrowed). In a rehearsal everything runs but nothing is
   // updated and the gate remembers nothing.
   void begin_step(std::int64_t counted_tokens, SnapshotSink* sink, bool rehearsal);
+
+  // What the gate of every later run that is no rehearsal calls before it looks at the norm; may be empty.
+  void before_update(std::function<void(GradientAccess&)> hook) { before_update_ = std::move(hook); }
 
   // After the gate of that run.
   const GateVerdict& verdict() const { return verdict_; }
@@ -62,6 +67,7 @@ class PlanActions final : public TaskActions {
   WorldStatistics gather_statistics(const Task& task);
   void exchange(const Task& task);
   void decide(const Task& task);
+  void show_gradients(const GateInput& input);
   void name_bad_tensor();
   std::string bad_tensor_here() const;
   std::vector<std::byte> gradient_piece(const LayerPlan& layer, std::int64_t begin, std::int64_t end) const;
@@ -78,6 +84,7 @@ class PlanActions final : public TaskActions {
   SnapshotSink* sink_ = nullptr;
   std::function<std::uint64_t()> ask_flags_;
   std::uint64_t flags_ = 0;
+  std::function<void(GradientAccess&)> before_update_;
   std::vector<double> rank_sums_;    // square sums by rank
   std::vector<double> square_sums_;  // of this rank's slices of all layers in order
   std::int64_t counted_tokens_ = 0;

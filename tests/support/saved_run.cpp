@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "base/hash.h"
-#include "checkpoint/values.h"
+#include "base/values.h"
 #include "support/thread_ranks.h"
 
 namespace spillway::testing {
