@@ -12,10 +12,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "base/values.h"
 #include "checkpoint/export.h"
 #include "checkpoint/folders.h"
 #include "checkpoint/safetensors.h"
-#include "base/values.h"
 #include "spillway/error.h"
 #include "support/saved_run.h"
 #include "support/test_folder.h"

@@ -10,10 +10,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/values.h"
 #include "checkpoint/folders.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/sequential_file.h"
-#include "base/values.h"
 #include "spillway/error.h"
 
 namespace spillway::checkpoint {
