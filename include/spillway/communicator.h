@@ -67,7 +67,7 @@ struct WorldOptions {
   double timeout_s = 60.0;  // a rank that has not been heard for this long is given up
 };
 
-// All processes of the job. Joined once per process, before threads are started.
+// All processes of the job. Joined once per process, before threads are started. Outlives its communicators.
 class World {
  public:
   // Leaves. If this rank has failed (see fail()) it leaves without waiting for anyone.

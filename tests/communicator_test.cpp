@@ -1,0 +1,102 @@
+// The cases of every communicator over the processes of one job: started by mpirun, or alone. All ranks run the same
+// cases in lockstep; rank 0 reports for all.
+//
+// communicator_test [--message_bytes=N] [GoogleTest's own]. With --message_bytes the world is one of MPI even for one
+// rank, and larger parts travel in several messages.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/launch.h"
+#include "comm/mpi_world.h"
+#include "support/communicator_cases.h"
+
+namespace spillway::testing {
+namespace {
+
+struct Job {
+  std::unique_ptr<World> world;
+  std::unique_ptr<Communicator> results;
+  std::unique_ptr<Device> device = make_host_device({.threads = 1, .chaos_max_delay_us = 100, .chaos_seed = 1});
+  std::unique_ptr<Stream> stream = device->make_stream("one"), other_stream = device->make_stream("two");
+};
+
+Job* job = nullptr;
+
+class Communicators : public ::testing::TestWithParam<CommunicatorCase> {
+ protected:
+  // What failed on any rank fails on rank 0.
+  void TearDown() override {
+    std::string mine;
+    const ::testing::TestResult& result = *::testing::UnitTest::GetInstance()->current_test_info()->result();
+    for (int i = 0; i < result.total_part_count(); ++i)
+      if (result.GetTestPartResult(i).failed()) mine += std::string(result.GetTestPartResult(i).message()) + "\n";
+    const std::vector<std::string> all = job->results->exchange(mine);
+    if (job->world->rank() != 0) return;
+    for (std::size_t r = 1; r < all.size(); ++r)
+      if (!all[r].empty()) ADD_FAILURE() << "rank " << r << ": " << all[r];
+  }
+};
+
+TEST_P(Communicators, DoAsTheReference) {
+  try {
+    GetParam().run({*job->world, *job->stream, *job->other_stream});
+  } catch (const std::exception& error) {
+    // The ranks are no longer in step: end all of them.
+    std::fprintf(stderr, "rank %d: %s\n", job->world->rank(), error.what());
+    job->world->fail(error.what());
+    std::_Exit(1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Communicators, ::testing::ValuesIn(communicator_cases().begin(), communicator_cases().end()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Takes the words that are this program's out of the arguments, and GoogleTest's report where another rank writes it.
+std::vector<char*> remaining_arguments(int argc, char** argv, const World& world) {
+  std::vector<char*> rest;
+  for (int i = 0; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word.starts_with("--message_bytes=") || (world.rank() != 0 && word.starts_with("--gtest_output="))) continue;
+    rest.push_back(argv[i]);
+  }
+  return rest;
+}
+
+std::unique_ptr<World> join(int argc, char** argv) {
+  constexpr std::string_view kMessageBytes = "--message_bytes=";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (!word.starts_with(kMessageBytes)) continue;
+    const comm::Launch launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
+    return comm::make_mpi_world({}, launch, std::atoll(argv[i] + kMessageBytes.size()));
+  }
+  return join_world({});
+}
+
+int run(int argc, char** argv) {
+  Job this_job;
+  this_job.world = join(argc, argv);
+  this_job.results = this_job.world->communicator();
+  job = &this_job;
+  std::vector<char*> arguments = remaining_arguments(argc, argv, *this_job.world);
+  int count = static_cast<int>(arguments.size());
+  ::testing::InitGoogleTest(&count, arguments.data());
+  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+  if (this_job.world->rank() != 0) delete listeners.Release(listeners.default_result_printer());
+  const char* expected = std::getenv("SPILLWAY_TEST_RANKS");
+  if (expected != nullptr && std::atoi(expected) != this_job.world->size()) {
+    std::fprintf(stderr, "this is a world of %d, and was to be one of %s\n", this_job.world->size(), expected);
+    return 1;
+  }
+  return RUN_ALL_TESTS();
+}
+
+}  // namespace
+}  // namespace spillway::testing
+
+int main(int argc, char** argv) { return spillway::testing::run(argc, argv); }
