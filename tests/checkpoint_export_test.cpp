@@ -130,6 +130,16 @@ TEST_F(CheckpointExport, WhatIsThereIsNotOverwritten) {
   EXPECT_THAT(io_error_of([&] { export_weights(reader, target_ + "/model.safetensors", {}); }), HasSubstr("is not overwritten"));
 }
 
+TEST_F(CheckpointExport, WhatADeadExportToTheSameTargetLeftIsRemoved) {
+  const std::string other = ".other.partial-0000000000000001";
+  for (const std::string& name : {other, std::string(".model.partial-0000000000000001")}) {
+    std::filesystem::create_directories(root_.path() + "/" + name + "/inner");
+  }
+  Reader reader(save(model_));
+  export_weights(reader, target_, {});
+  EXPECT_THAT(names_in(root_.path()), ElementsAre(other, "model", "out"));
+}
+
 TEST_F(CheckpointExport, ACheckpointThatIsNotOfItsModelIsRefused) {
   MadeUpModel lacking = model_, empty = model_, reshaped = model_, surplus = model_;
   lacking.tensors.erase(lacking.tensors.begin());

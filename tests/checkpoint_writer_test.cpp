@@ -245,10 +245,11 @@ TEST_F(CheckpointWriter, ARootThatCannotBeUsedIsRefusedOnAllRanksBeforeTheFirstS
 }
 
 TEST_F(CheckpointWriter, MemoryThatHoldsNoItemIsRefused) {
-  AlignedBuffer small(4096);
+  const AlignedBuffer small(4096);
   try {
-    Writer({root_.path(), model_.spec, model_.dtype, model_.tensors}, std::make_unique<ThreadRank>(std::make_shared<ThreadGroup>(1), 0),
-           items_of(model_, 0, 1, 1000), small.span());
+    run_ranks(1, [&](std::unique_ptr<Communicator> communicator) {
+      Writer({root_.path(), model_.spec, model_.dtype, model_.tensors}, std::move(communicator), items_of(model_, 0, 1, 1000), small.span());
+    });
     ADD_FAILURE() << "not refused";
   } catch (const MemoryError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("12.0 KiB"), HasSubstr("4.0 KiB"), HasSubstr("spillway.checkpoint_memory")));

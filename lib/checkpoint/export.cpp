@@ -4,8 +4,6 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <memory>
-#include <new>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -19,9 +17,6 @@
 namespace spillway::checkpoint {
 
 namespace {
-
-constexpr std::align_val_t kPage{SequentialFile::kAlignment};
-constexpr std::size_t kBufferBytes = 4 << 20;
 
 // One file to be.
 struct Shard {
@@ -82,24 +77,19 @@ class Exporter {
   Exporter(Reader& reader, const ExportOptions& options)
       : reader_(reader),
         options_(options),
-        buffer_(static_cast<std::byte*>(::operator new(kBufferBytes, kPage))),
         values_(kMaxPieceElements / 4),
         rounded_(values_.size()),
         bytes_(values_.size() * static_cast<std::size_t>(size_of(options.dtype))) {}
 
   void write(const Shard& shard, const std::string& folder) {
     const std::string header = safetensors_header(shard.entries, {{"format", "pt"}});
-    SequentialFile file(folder + "/" + shard.name, static_cast<std::int64_t>(header.size()) + shard.bytes, {buffer_.get(), kBufferBytes});
+    SequentialFile file(folder + "/" + shard.name, static_cast<std::int64_t>(header.size()) + shard.bytes, buffer_.span());
     file.append(std::as_bytes(std::span(header)));
     for (const SafetensorsEntry& entry : shard.entries) write_tensor(entry, file);
     file.finish();
   }
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const { ::operator delete(data, kPage); }
-  };
-
   void write_tensor(const SafetensorsEntry& entry, SequentialFile& file) {
     const std::int64_t elements = (entry.end - entry.begin) / size_of(options_.dtype);
     for (std::int64_t begin = 0; begin < elements;) {
@@ -129,7 +119,7 @@ class Exporter {
 
   Reader& reader_;
   const ExportOptions& options_;
-  std::unique_ptr<std::byte, Free> buffer_;
+  WriteBuffer buffer_;
   std::vector<float> values_, rounded_;
   std::vector<std::byte> bytes_;
 };

@@ -4,12 +4,23 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include <fcntl.h>
 #include <unistd.h>
 
 namespace spillway::checkpoint {
+
+namespace {
+
+constexpr std::align_val_t kPage{SequentialFile::kAlignment};
+
+}  // namespace
+
+WriteBuffer::WriteBuffer() : data_(static_cast<std::byte*>(::operator new(kBytes, kPage))) {}
+
+void WriteBuffer::Free::operator()(std::byte* data) const { ::operator delete(data, kPage); }
 
 SequentialFile::SequentialFile(std::string path, std::int64_t bytes, std::span<std::byte> buffer)
     : path_(std::move(path)),

@@ -13,6 +13,21 @@
 
 namespace spillway::checkpoint {
 
+// Memory that O_DIRECT accepts, to write through.
+class WriteBuffer {
+ public:
+  static constexpr std::size_t kBytes = 4 << 20;
+
+  WriteBuffer();
+  std::span<std::byte> span() const { return {data_.get(), kBytes}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+};
+
 class SequentialFile {
  public:
   static constexpr std::size_t kAlignment = 4096;

@@ -114,7 +114,11 @@ SaveResult Session::commit() {
   const Agreement published = agree(communicator_, "", error_);
   if (!published.error.empty()) return failure(published.error);
   folder_.reset();
-  if (communicator_.rank() == 0) prune(options_.root, options_.keep, target_);
+  if (communicator_.rank() == 0) {
+    // The save has succeeded, whatever comes of this.
+    const std::string kept = error_of([&] { prune(options_.root, options_.keep, target_); });
+    if (!kept.empty()) log_warning(fmt::format("{} (old checkpoints stay)", kept));
+  }
 
   SaveResult result;
   result.folder = target_;

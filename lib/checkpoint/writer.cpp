@@ -4,9 +4,7 @@
 #include <cassert>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <new>
 #include <sstream>
 #include <string>
 
@@ -21,8 +19,6 @@ namespace spillway::checkpoint {
 
 namespace {
 
-constexpr std::align_val_t kPage{SequentialFile::kAlignment};
-
 // The writer is destroyed before all items have come.
 struct Abandoned {};
 
@@ -36,17 +32,14 @@ void make_writable_root(const std::string& root) {
 
 }  // namespace
 
-void Writer::Unaligned::operator()(std::byte* data) const { ::operator delete(data, kPage); }
-
 Writer::Writer(WriterOptions options, std::unique_ptr<Communicator> communicator, std::vector<SnapshotItem> items,
                std::span<std::byte> staging)
     : options_(std::move(options)),
       communicator_(std::move(communicator)),
       layout_(make_rank_layout(options_.dtype, options_.tensors, std::move(items))),
       staging_(staging),
-      buffer_(static_cast<std::byte*>(::operator new(kBufferBytes, kPage))),
       totals_(open_root()) {
-  std::memset(buffer_.get(), 0, kBufferBytes);  // its pages are there from the start, not from the first save on
+  assert(reinterpret_cast<std::uintptr_t>(staging.data()) % SequentialFile::kAlignment == 0);
   const auto slot_bytes = static_cast<std::size_t>(layout_.largest_item_bytes());
   slots_.resize(slot_bytes == 0 ? 1 : staging.size() / slot_bytes, Slot::free);
   thread_ = std::thread([this] { work(); });
@@ -182,7 +175,7 @@ void Writer::work() {
 }
 
 SaveResult Writer::save(const RunState& run) {
-  Session session(*communicator_, options_, layout_, totals_, {buffer_.get(), kBufferBytes}, run);
+  Session session(*communicator_, options_, layout_, totals_, buffer_.span(), run);
   if (session.buffered() && !std::exchange(warned_buffered_, true)) {
     log_warning(fmt::format("[checkpoint] {} refuses O_DIRECT: the page cache is in between, which costs memory outside the budget and "
                             "processor time",

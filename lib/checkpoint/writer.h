@@ -24,7 +24,7 @@ namespace spillway::checkpoint {
 class Writer : public SnapshotSink {
  public:
   // What a writer allocates for itself, beside `staging` and the tables of what it writes.
-  static constexpr std::size_t kBufferBytes = 4 << 20;
+  static constexpr std::size_t kBufferBytes = WriteBuffer::kBytes;
 
   // Collective. `items` are this rank's in the order in which they will come; over all ranks they hold every element of
   // every tensor once. `staging` is page-aligned and the caller's, for as long as the writer lives; it is used in slots
@@ -58,9 +58,6 @@ class Writer : public SnapshotSink {
 
  private:
   enum class Slot : std::uint8_t { free, filling, full };
-  struct Unaligned {
-    void operator()(std::byte* data) const;
-  };
 
   Totals open_root();
   void work();
@@ -76,7 +73,7 @@ class Writer : public SnapshotSink {
   std::unique_ptr<Communicator> communicator_;
   RankLayout layout_;
   std::span<std::byte> staging_;
-  std::unique_ptr<std::byte, Unaligned> buffer_;
+  WriteBuffer buffer_;
   Totals totals_;
   bool warned_buffered_ = false;
 
