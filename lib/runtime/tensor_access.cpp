@@ -30,7 +30,7 @@ TensorAccess::TensorAccess(const Plan& plan, const std::vector<std::unique_ptr<L
 void TensorAccess::read(std::string_view name, StateSection section, std::span<float> out) {
   const NamedTensor tensor =
       directory_.open({"read", name_of(section), name, section != StateSection::weight, static_cast<std::int64_t>(out.size()), {}});
-  state_.forget();
+  state_.forget();  // a call that failed may have left half a tile
   section == StateSection::weight ? read_weights(tensor, out) : read_state(tensor, section, out);
   state_.forget();
   directory_.share(tensor, out);

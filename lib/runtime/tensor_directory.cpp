@@ -47,6 +47,7 @@ void TensorDirectory::agree(const TensorRequest& request) const {
   hasher.add(std::as_bytes(request.values));
   const std::uint64_t mine = hasher.value();
   std::vector<std::uint64_t> all(static_cast<std::size_t>(plan_.request.world_size));
+  links_->world().note_operation("comparing requests for a tensor", "");
   links_->control().exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   std::vector<std::size_t> others;
   for (std::size_t r = 0; r < all.size(); ++r) {
@@ -83,6 +84,7 @@ ElementRange TensorDirectory::provided(const NamedTensor& tensor, int rank) cons
 
 void TensorDirectory::share(const NamedTensor& tensor, std::span<float> out) const {
   if (links_ == nullptr) return;
+  links_->world().note_operation("sharing a tensor", tensor.param->name);
   const int world = plan_.request.world_size;
   std::int64_t longest = 0;
   for (int r = 0; r < world; ++r) longest = std::max(longest, provided(tensor, r).size());
