@@ -1,11 +1,13 @@
 #include "app/checkpoints.h"
 
 #include <filesystem>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "base/log.h"
 #include "checkpoint/catalog.h"
+#include "checkpoint/folders.h"
 #include "checkpoint/manifest.h"
 #include "spillway/error.h"
 
@@ -19,24 +21,34 @@ std::vector<checkpoint::TensorInfo> tensors_of(const std::vector<std::unique_ptr
   return tensors;
 }
 
-std::string checkpoint_to_resume(const TrainOptions& options) {
-  if (options.resume.empty()) return {};
-  const bool automatic = options.resume == "auto";
-  if (automatic && options.out.empty()) {
-    throw ConfigError("--resume auto looks for checkpoints under --out, and there is no --out; add it, or name a checkpoint: --resume DIR");
-  }
-  const std::string root = automatic ? options.out : options.resume;
-  if (!automatic && std::filesystem::exists(std::filesystem::path(root) / checkpoint::kManifestName)) return root;
+namespace {
+
+std::optional<std::string> newest_under(const std::string& root) {
   const checkpoint::Found found = checkpoint::find_newest(root);
   for (const std::string& note : found.notes) log_warning(note);
-  if (found.folder) return *found.folder;
-  if (automatic) {
-    log_info(fmt::format("--resume auto: no complete checkpoint under '{}'; starting afresh", root));
-    return {};
-  }
-  throw IoError(fmt::format("[checkpoint] resume from '{}': neither a checkpoint (it has no {}) nor a folder with a complete one; "
+  return found.folder;
+}
+
+}  // namespace
+
+std::string checkpoint_at(const std::string& path, const std::string& attempt) {
+  // One that is damaged is not passed over in silence: opening it says what is wrong.
+  if (std::filesystem::exists(std::filesystem::path(path) / checkpoint::kManifestName) || checkpoint::step_of(std::filesystem::path(path).filename().string())) return path;
+  if (const std::optional<std::string> newest = newest_under(path)) return *newest;
+  throw IoError(fmt::format("[checkpoint] {} '{}': neither a checkpoint (it has no {}) nor a folder with a complete one; "
                             "name a step-NNNNNNNN folder, or the --out of the run that saved",
-                            root, checkpoint::kManifestName));
+                            attempt, path, checkpoint::kManifestName));
+}
+
+std::string checkpoint_to_resume(const TrainOptions& options) {
+  if (options.resume.empty()) return {};
+  if (options.resume != "auto") return checkpoint_at(options.resume, "resume from");
+  if (options.out.empty()) {
+    throw ConfigError("--resume auto looks for checkpoints under --out, and there is no --out; add it, or name a checkpoint: --resume DIR");
+  }
+  if (const std::optional<std::string> newest = newest_under(options.out)) return *newest;
+  log_info(fmt::format("--resume auto: no complete checkpoint under '{}'; starting afresh", options.out));
+  return {};
 }
 
 Checkpoints::Checkpoints(const TrainOptions& options, World& world, Engine& engine, const Config& config, const ModelSpec& spec,

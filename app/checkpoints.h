@@ -19,6 +19,10 @@ namespace spillway::app {
 // The tensors of a model, as a checkpoint lists them.
 std::vector<checkpoint::TensorInfo> tensors_of(const std::vector<std::unique_ptr<Layer>>& layers);
 
+// The checkpoint that a path means: itself, or the newest complete one in the folder it is. `attempt` ("resume from")
+// begins the text of the IoError thrown where there is none.
+std::string checkpoint_at(const std::string& path, const std::string& attempt);
+
 // The checkpoint that --resume means: a folder of one, the newest under a folder of several or, for "auto", under --out;
 // empty: a fresh start. Throws ConfigError or IoError.
 std::string checkpoint_to_resume(const TrainOptions& options);

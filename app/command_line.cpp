@@ -1,9 +1,12 @@
 #include "app/command_line.h"
 
+#include <algorithm>
 #include <charconv>
 #include <initializer_list>
+#include <iterator>
 #include <sstream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -22,12 +25,16 @@ namespace {
 constexpr const char* kExamples =
     "Examples:\n"
     "  spillway plan  --config configs/demo.json --model gpt2-10m\n"
-    "  spillway train --config configs/demo.json --model gpt2-10m --data book.txt --steps 200 --out run";
+    "  spillway train --config configs/demo.json --model gpt2-10m --data book.txt --steps 200 --out run\n"
+    "  spillway train --config configs/demo.json --model gpt2-10m --data book.txt --steps 400 --out run --resume auto\n"
+    "  mpirun -n 4 spillway train --config configs/zero3_nvme.json --model gpt2-10m --data book.txt --steps 200 --out run\n"
+    "  spillway inspect run\n"
+    "  spillway export run --to weights --dtype bf16";
 
 constexpr const char* kExitStatus =
     "Exit status:\n"
     "  0        done\n"
-    "  1        unexpected failure\n"
+    "  1        unexpected failure; of inspect --diff: the two differ\n"
     "  2        command line, configuration or model\n"
     "  3        training data\n"
     "  4        memory budget\n"
@@ -80,6 +87,26 @@ void add_train_options(CLI::App& command, TrainOptions& options, const std::stri
   add("--curve", options.curve, "FILE.svg", "the loss curve as a picture");
 }
 
+void add_checkpoint(CLI::App& command, std::string& checkpoint) {
+  command.add_option("CHECKPOINT", checkpoint, "a step-NNNNNNNN folder, or a run's --out: then the newest in it")->option_text("(required)");
+}
+
+void add_inspect_options(CLI::App& command, InspectOptions& options) {
+  add_checkpoint(command, options.checkpoint);
+  command.add_option("--diff", options.diff, "compare with this one: in which settings and which tensors they differ, and by how much")->option_text("CHECKPOINT");
+  command.add_flag("--quick", options.quick, "do not read the data: what the manifest says, and that all files are there");
+}
+
+void add_export_options(CLI::App& command, ExportOptions& options) {
+  add_checkpoint(command, options.checkpoint);
+  command.add_option("--to", options.to, "folder for the safetensors files; must not exist, or be empty")->option_text("DIR (required)");
+  command.add_option("--dtype", options.dtype, "of the values, rounded from the fp32 master weights; default: the model's")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
+      ->option_text("bf16|fp16|fp32");
+  command.add_option("--max-file-size", options.max_file_size, "start another file beyond this; default: one file")->option_text("SIZE");
+  command.add_flag("--allow-non-finite", options.allow_non_finite, "export infinities and NaN as they are");
+}
+
 std::string help_of(const std::string& command) { return command.empty() ? "see spillway --help" : fmt::format("see spillway {} --help", command); }
 
 // What the parser could not place.
@@ -124,6 +151,13 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_run_options(*plan, line.plan.run, false);
   plan->add_flag("--json", line.plan.json, "the complete plan as one JSON object");
   add_train_options(*plan, unused, "Taken, so that the arguments of train serve as they are, and not used");
+  CLI::App* inspect = app.add_subcommand("inspect", "Show what is inside a checkpoint and verify it, or compare two.")->allow_extras();
+  add_inspect_options(*inspect, line.inspect);
+  CLI::App* export_weights = app.add_subcommand("export", "Write a checkpoint's weights as safetensors that other programs read.")->allow_extras();
+  add_export_options(*export_weights, line.export_weights);
+  const std::pair<CLI::App*, Command> commands[] = {
+      {train, Command::train}, {plan, Command::plan}, {inspect, Command::inspect}, {export_weights, Command::export_weights}};
+  const auto chosen = [&] { return std::find_if(std::begin(commands), std::end(commands), [](const auto& entry) { return entry.first->parsed(); }); };
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& wanted) {
@@ -132,15 +166,17 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     line.text = text.str();
     return line;
   } catch (const CLI::ParseError& error) {
-    throw ConfigError(fmt::format("{}; {}", error.what(), help_of(*train ? "train" : *plan ? "plan" : "")));
+    throw ConfigError(fmt::format("{}; {}", error.what(), help_of(chosen() == std::end(commands) ? "" : chosen()->first->get_name())));
   }
   refuse_rest(app, "");
-  if (!*train && !*plan) throw ConfigError("no command given: train or plan; " + help_of(""));
-  refuse_rest(*train, "train");
-  refuse_rest(*plan, "plan");
-  if (*train) require(*train, {"--config", "--model", "--data", "--steps"});
-  if (*plan) require(*plan, {"--config", "--model"});
-  line.command = *train ? Command::train : Command::plan;
+  if (chosen() == std::end(commands)) throw ConfigError("no command given: train, plan, inspect or export; " + help_of(""));
+  const auto& [command, which] = *chosen();
+  refuse_rest(*command, command->get_name());
+  if (which == Command::train) require(*command, {"--config", "--model", "--data", "--steps"});
+  if (which == Command::plan) require(*command, {"--config", "--model"});
+  if (which == Command::inspect) require(*command, {"CHECKPOINT"});
+  if (which == Command::export_weights) require(*command, {"CHECKPOINT", "--to"});
+  line.command = which;
   return line;
 }
 

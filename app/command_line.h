@@ -8,13 +8,15 @@
 
 namespace spillway::app {
 
-enum class Command : std::uint8_t { train, plan, show };
+enum class Command : std::uint8_t { train, plan, inspect, export_weights, show };
 
 struct CommandLine {
   Command command = Command::show;
   std::string text;  // of show: what --help or --version prints
   TrainOptions train;
   PlanOptions plan;
+  InspectOptions inspect;
+  ExportOptions export_weights;
 };
 
 // Throws ConfigError that says what was not understood, what may have been meant, and where help is.

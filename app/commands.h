@@ -11,6 +11,9 @@ namespace spillway::app {
 int train(const TrainOptions& options);
 int plan(const PlanOptions& options);
 
+int inspect(const InspectOptions& options);
+int export_weights(const ExportOptions& options);
+
 // "0.1.0"
 std::string version();
 

@@ -14,6 +14,8 @@ int run(int argc, char** argv) {
   switch (line.command) {
     case Command::train: return train(line.train);
     case Command::plan: return plan(line.plan);
+    case Command::inspect: return inspect(line.inspect);
+    case Command::export_weights: return export_weights(line.export_weights);
     case Command::show: std::fputs(line.text.c_str(), stdout); return 0;
   }
   return 1;

@@ -36,4 +36,18 @@ struct PlanOptions {
   bool json = false;
 };
 
+struct InspectOptions {
+  std::string checkpoint;            // a checkpoint, or a folder of checkpoints: then the newest
+  std::string diff;                  // another one, to compare with
+  bool quick = false;                // no data is read
+};
+
+struct ExportOptions {
+  std::string checkpoint;
+  std::string to;                    // folder
+  std::string dtype;                 // bf16, fp16, fp32; empty: the model's
+  std::string max_file_size;         // "5GB"; empty: one file
+  bool allow_non_finite = false;
+};
+
 }  // namespace spillway::app
