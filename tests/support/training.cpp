@@ -70,7 +70,7 @@ std::unique_ptr<Engine> make_engine(const RunSetup& setup) {
   EngineOptions options;
   options.seed = kSeed;
   options.source = setup.source;
-  options.gate = Gate(setup.config).state();
+  options.gate = setup.gate.value_or(Gate(setup.config).state());
   options.rehearse = setup.rehearse;
   options.executor.chaos_max_delay_us = setup.chaos_us;
   options.executor.chaos_seed = setup.chaos_seed;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct RunSetup {
   std::function<void(PlanRequest&)> edit_request;          // before planning
   std::vector<std::string> frozen;
   StateSource* source = nullptr;                           // what the run starts from, instead of the seed
+  std::optional<GateState> gate;                           // and its counters; unset: as a fresh run's
   World* world = nullptr;                                  // this run's ranks; nullptr: one
 };
 
