@@ -22,7 +22,8 @@ namespace {
 constexpr const char* kExamples =
     "Examples:\n"
     "  spillway plan  --config configs/demo.json --model gpt2-10m\n"
-    "  spillway train --config configs/demo.json --model gpt2-10m --data book.txt --steps 200 --out run";
+    "  spillway train --config configs/demo.json --model gpt2-10m --data book.txt --steps 200 --out run\n"
+    "  spillway plan  --config my.json --model gpt2-xl --ranks 64 --profile bench/profiles/a100_80gb.json";
 
 constexpr const char* kExitStatus =
     "Exit status:\n"
@@ -75,6 +76,29 @@ void add_train_options(CLI::App& command, TrainOptions& options, const std::stri
   add("--curve", options.curve, "FILE.svg", "the loss curve as a picture");
 }
 
+void add_plan_options(CLI::App& command, PlanOptions& options) {
+  command.add_flag("--json", options.json, "the complete plan as one JSON object");
+  command.add_option("--ranks", options.world.ranks, "plan for so many ranks without starting them; memory is limited by the configuration alone")
+      ->check(at_least(1))
+      ->option_text("N");
+  command.add_option("--rank", options.world.rank, "with --ranks: the one to show; default: 0, which has the largest shards")->check(at_least(0))->option_text("R");
+  command.add_option("--profile", options.world.profile, "rates of another machine, instead of this one's or spillway.profile")->option_text("FILE.json");
+}
+
+// What only makes sense together.
+void check_world(const CLI::App& command, const PaperWorld& world) {
+  constexpr std::int64_t kMostRanks = 1 << 16;
+  for (const char* name : {"--rank", "--profile"}) {
+    if (command.count(name) > 0 && command.count("--ranks") == 0) {
+      throw ConfigError(fmt::format("{} needs --ranks, the number of ranks to plan for (1 is allowed); {}", name, "see spillway plan --help"));
+    }
+  }
+  if (world.ranks > kMostRanks) throw ConfigError(fmt::format("--ranks {} is too many to plan for; allowed: 1 to {}", world.ranks, kMostRanks));
+  if (world.ranks > 0 && world.rank >= world.ranks) {
+    throw ConfigError(fmt::format("--rank {} is not a rank of a world of {}; allowed: 0 to {}", world.rank, world.ranks, world.ranks - 1));
+  }
+}
+
 std::string help_of(const std::string& command) { return command.empty() ? "see spillway --help" : fmt::format("see spillway {} --help", command); }
 
 // What the parser could not place.
@@ -117,7 +141,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_train_options(*train, line.train, "Options");
   CLI::App* plan = app.add_subcommand("plan", "Show what a run would need, where everything would live, and what would bound its step.")->allow_extras();
   add_run_options(*plan, line.plan.run, false);
-  plan->add_flag("--json", line.plan.json, "the complete plan as one JSON object");
+  add_plan_options(*plan, line.plan);
   add_train_options(*plan, unused, "Taken, so that the arguments of train serve as they are, and not used");
   try {
     app.parse(argc, argv);
@@ -135,6 +159,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   refuse_rest(*plan, "plan");
   if (*train) require(*train, {"--config", "--model", "--data", "--steps"});
   if (*plan) require(*plan, {"--config", "--model"});
+  if (*plan) check_world(*plan, line.plan.world);
   line.command = *train ? Command::train : Command::plan;
   return line;
 }

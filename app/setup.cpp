@@ -81,9 +81,12 @@ std::string nvme_folder(const Config& config) {
   return {};
 }
 
-Setup prepare(const RunOptions& options) {
+namespace {
+
+// What there is to train.
+Setup load(const RunOptions& options, std::int64_t world_size) {
   Setup setup;
-  setup.config = load_config(options.config, {1, options.steps});
+  setup.config = load_config(options.config, {world_size, options.steps});
   for (const std::string& warning : setup.config.warnings) log_warning(warning);
   setup.spec = model_of(options.model);
   setup.layers = make_layers(setup.spec);
@@ -92,15 +95,37 @@ Setup prepare(const RunOptions& options) {
     throw ConfigError(fmt::format("--sequence-length {} is longer than the context of model '{}', which is {}; use at most {}", time,
                                   setup.spec.name, setup.spec.context, setup.spec.context));
   }
+  setup.request = make_request(setup.config, setup.spec, setup.layers, time, host_scratch_sizes());
+  return setup;
+}
+
+MachineRates rates_of(const Setup& setup, Device& device) {
+  return measure_host_rates(device, setup.spec, setup.request.shape, setup.config.dtype, nvme_folder(setup.config), setup.config.spillway.io_engine);
+}
+
+}  // namespace
+
+Setup prepare(const RunOptions& options) {
+  Setup setup = load(options, 1);
   active_isa();  // a name that is none is refused here, not by the first update
   set_parallel_threads(setup.config.spillway.threads);
   setup.device = open_device(options.device, setup.config);
-  setup.request = make_request(setup.config, setup.spec, setup.layers, time, host_scratch_sizes());
   fill_in_budgets(setup.config, setup.request);
-  setup.rates = setup.config.spillway.profile.empty()
-                    ? measure_host_rates(*setup.device, setup.spec, setup.request.shape, setup.config.dtype, nvme_folder(setup.config),
-                                         setup.config.spillway.io_engine)
-                    : load_rates(setup.config.spillway.profile);
+  setup.rates = setup.config.spillway.profile.empty() ? rates_of(setup, *setup.device) : load_rates(setup.config.spillway.profile);
+  return setup;
+}
+
+Setup prepare_on_paper(const RunOptions& options, const PaperWorld& world) {
+  Setup setup = load(options, world.ranks);
+  setup.request.rank = static_cast<int>(world.rank);
+  nvme_folder(setup.config);  // one, or it is refused
+  const std::string& profile = world.profile.empty() ? setup.config.spillway.profile : world.profile;
+  if (!profile.empty()) {
+    setup.rates = load_rates(profile);
+    return setup;
+  }
+  set_parallel_threads(setup.config.spillway.threads);
+  setup.rates = rates_of(setup, *open_device(options.device, setup.config));
   return setup;
 }
 

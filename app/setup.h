@@ -17,7 +17,7 @@ struct Setup {
   Config config;
   ModelSpec spec;
   std::vector<std::unique_ptr<Layer>> layers;
-  std::unique_ptr<Device> device;
+  std::unique_ptr<Device> device;  // none on paper
   PlanRequest request;
   MachineRates rates;
 };
@@ -25,6 +25,11 @@ struct Setup {
 // Loads, validates, opens the device, fills in the budgets the configuration leaves open from what the
 // machine has, and measures (or loads) the machine's rates. Throws spillway::Error.
 Setup prepare(const RunOptions& options);
+
+// The same for a world that is only planned for: no device is opened if the rates are given, budgets that the
+// configuration leaves open stay open, and folders need not exist. Measured rates are this machine's, as if each rank
+// had one like it.
+Setup prepare_on_paper(const RunOptions& options, const PaperWorld& world);
 
 // The plan of make_plan(), which the machine's memory can hold as well. Throws MemoryError.
 Plan plan_for_machine(const PlanRequest& request);
