@@ -69,7 +69,12 @@ void add_train_options(CLI::App& command, TrainOptions& options, const std::stri
   add("--eval-every", options.eval_every, "N", "evaluate every N steps; default: once, at the end")->check(at_least(0));
   add("--eval-batches", options.eval_batches, "N", "micro-batches an evaluation takes at most; default: 16")->check(at_least(1));
   add("--seed", options.seed, "N", "of initial weights and data order; default: 1234")->check(at_least(0));
-  add("--out", options.out, "DIR", "folder for metrics.jsonl, trace.json, summary.json and loss.svg; made if missing");
+  add("--out", options.out, "DIR", "folder for checkpoints, metrics.jsonl, trace.json, summary.json and loss.svg; made if missing");
+  add("--save-every", options.save_every, "N", "write a checkpoint to --out every N steps; default: at the end, and when told to by SIGTERM, SIGINT or SIGUSR1")->check(at_least(0));
+  add("--keep", options.keep, "N", "newest checkpoints to keep; 0: all; default: 2")->check(at_least(0));
+  add("--resume", options.resume, "auto|DIR", "go on from a checkpoint; auto: the newest complete one under --out, or a fresh start");
+  add("--on-save-error", options.on_save_error, "continue|stop", "what a checkpoint that cannot be written does to the run; default: continue")
+      ->check(CLI::IsMember({"continue", "stop"}));
   add("--metrics", options.metrics, "FILE.jsonl", "one JSON object per step");
   add("--trace", options.trace, "FILE.json", "timeline of the lanes, measured beside predicted, for ui.perfetto.dev");
   add("--summary", options.summary, "FILE.json", "the whole run as one JSON object");

@@ -11,6 +11,9 @@ namespace spillway::app {
 int train(const TrainOptions& options);
 int plan(const PlanOptions& options);
 
+// "0.1.0"
+std::string version();
+
 // "spillway 0.1.0", the features built in, the instruction set and the I/O engine in use.
 std::string version_text();
 

@@ -1,28 +1,41 @@
 #include "app/interrupt.h"
 
 #include <csignal>
+#include <initializer_list>
 
 namespace spillway::app {
 
 namespace {
 
-volatile std::sig_atomic_t received = 0;
+volatile std::sig_atomic_t interrupted = 0, terminated = 0, save_requested = 0;
 
 extern "C" void on_signal(int signal) {
-  received = signal;
+  if (signal == SIGUSR1) {
+    save_requested = 1;
+    return;
+  }
+  (signal == SIGINT ? interrupted : terminated) = 1;
   std::signal(signal, SIG_DFL);
 }
 
 }  // namespace
 
-void watch_for_interrupt() {
+void watch_for_signals() {
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 
-int interrupted() { return received; }
+std::uint64_t received_signals() {
+  return (interrupted ? kInterrupt : 0) | (terminated ? kTerminate : 0) | (save_requested ? kSaveRequest : 0);
+}
+
+void clear_save_request() { save_requested = 0; }
+
+int ending_signal(std::uint64_t received) {
+  if (received & kInterrupt) return SIGINT;
+  return received & kTerminate ? SIGTERM : 0;
+}
 
 }  // namespace spillway::app

@@ -4,7 +4,7 @@
 
 #include "app/command_line.h"
 #include "app/commands.h"
-#include "spillway/error.h"
+#include "app/job.h"
 
 namespace spillway::app {
 namespace {
@@ -19,10 +19,10 @@ int run(int argc, char** argv) {
   return 1;
 }
 
-int report(const std::exception& error, int status) {
+int report(const std::exception& error) {
   std::fflush(stdout);
   std::fprintf(stderr, "spillway: %s\n", error.what());
-  return status;
+  return exit_status(error);
 }
 
 }  // namespace
@@ -32,19 +32,9 @@ int main(int argc, char** argv) {
   using namespace spillway;
   try {
     return app::run(argc, argv);
-  } catch (const ConfigError& error) {
-    return app::report(error, 2);
-  } catch (const DataError& error) {
-    return app::report(error, 3);
-  } catch (const MemoryError& error) {
-    return app::report(error, 4);
-  } catch (const IoError& error) {
-    return app::report(error, 5);
-  } catch (const DeviceError& error) {
-    return app::report(error, 6);
-  } catch (const CommError& error) {
-    return app::report(error, 7);
+  } catch (const app::Silent& silent) {
+    return silent.status;
   } catch (const std::exception& error) {
-    return app::report(error, 1);
+    return app::report(error);
   }
 }

@@ -25,6 +25,10 @@ struct TrainOptions {
   std::string out;                   // folder of everything not named one by one
   std::uint64_t seed = 1234;
   std::string metrics, trace, summary, curve;
+  std::int64_t save_every = 0;       // steps; 0: at the end and on signals only
+  int keep = 2;                      // checkpoints; 0: all
+  std::string resume;                // "auto", a checkpoint, or a folder of checkpoints; empty: a fresh start
+  std::string on_save_error = "continue";  // or "stop"
 };
 
 // A world to plan for that is not started, of machines that need not be like this one.

@@ -1,5 +1,6 @@
 // spillway plan
 #include <cstdio>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -64,13 +65,16 @@ std::string plan_text(const Setup& setup, const Plan& plan, const Simulation& si
 }  // namespace
 
 int plan(const PlanOptions& options) {
+  // A world on paper is this process's own: whoever else was started plans it too.
   const bool on_paper = options.world.ranks > 0;
-  Setup setup = on_paper ? prepare_on_paper(options.run, options.world) : prepare(options.run);
+  std::optional<Job> job;
+  if (!on_paper) job.emplace(WorldOptions{});
+  Setup setup = on_paper ? prepare_on_paper(options.run, options.world) : prepare(options.run, *job, false);
   if (!options.run.data.empty()) {  // the same refusals as train's
     const TokenData data(options.run.data, setup.spec.vocabulary);
     Sampler(data, {setup.request.shape.time, setup.config.train_batch_size, 0, 0, 1});
   }
-  const Plan plan = on_paper ? make_plan(setup.request) : plan_for_machine(setup.request);
+  const Plan plan = on_paper ? make_plan(setup.request) : plan_for_machine(setup.request, job->local_size());
   const Simulation simulation = simulate(plan.step, task_seconds(plan, plan.step, setup.rates), setup.rates);
   const std::string text = options.json ? plan_json(plan, simulation, setup.rates) + "\n" : plan_text(setup, plan, simulation);
   std::fwrite(text.data(), 1, text.size(), stdout);

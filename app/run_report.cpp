@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "memory/process_memory.h"
 #include "report/console.h"
@@ -44,24 +45,17 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-TierBytes peaks_of(const Engine& engine) {
-  return {engine.measured_peak(Tier::device), engine.measured_peak(Tier::host), engine.measured_peak(Tier::nvme)};
-}
-
-TierBytes planned_peaks(const Plan& plan) {
-  return {plan.tiers[0].peak, plan.tiers[1].peak, plan.tiers[2].peak};
-}
-
 // "parameters on the host, optimizer state 4 tiles on the host and 12 on nvme"
 std::string placement_text(const Plan& plan) {
   std::array<std::int64_t, kTiers> weights{}, state{};
   for (const LayerPlan& layer : plan.layers) weights[static_cast<std::size_t>(layer.weights_tier)] += layer.num_elements;
   for (const TilePlan& tile : plan.tiles) state[static_cast<std::size_t>(tile.tier)] += tile.num_elements();
   const auto shares = [&](const std::array<std::int64_t, kTiers>& elements) {
+    const std::int64_t total = std::max<std::int64_t>(1, elements[0] + elements[1] + elements[2]);
     std::string text;
     for (int t = 0; t < kTiers; ++t) {
       const std::int64_t n = elements[static_cast<std::size_t>(t)];
-      if (n > 0) text += fmt::format("{}{} {:.0f}%", text.empty() ? "" : ", ", name_of(static_cast<Tier>(t)), 100.0 * static_cast<double>(n) / static_cast<double>(plan.num_parameters()));
+      if (n > 0) text += fmt::format("{}{} {:.0f}%", text.empty() ? "" : ", ", name_of(static_cast<Tier>(t)), 100.0 * static_cast<double>(n) / static_cast<double>(total));
     }
     return text;
   };
@@ -76,6 +70,14 @@ TraceEvent trace_event(const Plan& plan, std::size_t index, std::int64_t start_n
 
 }  // namespace
 
+TierBytes peaks_of(const Engine& engine) {
+  return {engine.measured_peak(Tier::device), engine.measured_peak(Tier::host), engine.measured_peak(Tier::nvme)};
+}
+
+TierBytes planned_peaks(const Plan& plan) {
+  return {plan.tiers[0].peak, plan.tiers[1].peak, plan.tiers[2].peak};
+}
+
 RunReport::RunReport(const TrainOptions& options, const Config& config, const ModelSpec& spec, double unigram_entropy)
     : options_(options),
       config_(config),
@@ -85,15 +87,38 @@ RunReport::RunReport(const TrainOptions& options, const Config& config, const Mo
 
 void RunReport::show_plan(const Plan& plan) const {
   const BatchShape& shape = plan.request.shape;
-  print(fmt::format("model {}: {} parameters in {} layers, {}; batch {} = {} x {} accumulation, {} tokens a step\n", spec_.name,
+  const std::int64_t world = config_.world_size;
+  print(fmt::format("model {}: {} parameters in {} layers, {}; batch {} = {} x {} accumulation{}, {} tokens a step\n", spec_.name,
                     human_count(plan.num_parameters()), plan.layers.size(), name_of(config_.dtype), config_.train_batch_size, shape.batch,
-                    config_.accumulation_steps, config_.train_batch_size * shape.time));
-  print(fmt::format("training state {}; {}\n{}", human_bytes(plan.state_bytes()), placement_text(plan), ledger_text(plan)));
+                    config_.accumulation_steps, world > 1 ? fmt::format(" x {} ranks", world) : "", config_.train_batch_size * shape.time));
+  print(fmt::format("training state {}; {}\n{}{}", human_bytes(plan.state_bytes()), placement_text(plan),
+                    world > 1 ? fmt::format("ZeRO stage {}, {} ranks share state; rank 0 of {} has\n", config_.zero_stage, plan.partition_size, world) : "",
+                    ledger_text(plan)));
 }
 
-void RunReport::start(Engine& engine) {
+void RunReport::resumed(const std::string& folder, std::int64_t step, std::uint64_t state_hash, std::int64_t world_size) const {
+  print(fmt::format("resumed from {}, saved after step {} by {} rank{}; state {}\n", folder, step, world_size, world_size == 1 ? "" : "s", hex64(state_hash)));
+}
+
+void RunReport::saved(const checkpoint::SaveResult& result, bool goes_on) {
+  if (result.ok()) {
+    const double rate = result.seconds > 0.0 ? static_cast<double>(result.bytes) / result.seconds : 0.0;
+    print(fmt::format("saved {}: {} in {:.1f} s ({}/s), state {}\n", result.folder, human_bytes(result.bytes), result.seconds,
+                      human_bytes(static_cast<std::int64_t>(rate)), hex64(result.state_hash)));
+  } else {
+    std::fflush(stdout);
+    log(LogLevel::error, fmt::format("the checkpoint of step {} was not written: {}; {}", result.step, result.error,
+                                     goes_on ? "training goes on, and the checkpoints before it are intact" : "the run ends, and the checkpoints before it are intact"));
+  }
+  const SaveRecord record{result.step, result.folder, result.bytes, result.seconds, hex64(result.state_hash), result.error};
+  saves_.push_back(record);
+  if (metrics_) metrics_->write(record);
+}
+
+void RunReport::start(Engine& engine, std::int64_t steps_before) {
   engine_ = &engine;
-  if (!options_.metrics.empty()) metrics_.emplace(options_.metrics);
+  steps_before_ = steps_before;
+  if (!options_.metrics.empty()) metrics_.emplace(options_.metrics, steps_before);
   if (!options_.trace.empty()) {
     trace_.emplace(options_.trace, lane_names());
     trace_prediction();
@@ -123,6 +148,7 @@ StartRecord RunReport::start_record() const {
   start.accumulation_steps = config_.accumulation_steps;
   start.train_batch_size = config_.train_batch_size;
   start.sequence_length = plan().request.shape.time;
+  start.first_step = steps_before_ + 1;
   start.total_steps = options_.run.steps;
   start.seed = options_.seed;
   start.predicted_step_ms = engine_->prediction().step_s * 1e3;
@@ -223,7 +249,7 @@ void RunReport::step(const StepResult& result, double data_ms) {
   curve_.train.push_back({result.step, result.verdict.loss});
   if (metrics_) metrics_->write(record);
   const bool last = result.step == options_.run.steps;
-  if (result.step == 1 || last || result.step % print_every_ == 0 || result.verdict.skip) {
+  if (steps_ == 1 || last || result.step % print_every_ == 0 || result.verdict.skip) {
     print(progress_line(record, options_.run.steps, lane_shares()) + "\n");
     if (config_.wall_clock_breakdown) print(breakdown_text());
   }
@@ -240,8 +266,12 @@ void RunReport::evaluation(std::int64_t step, double loss, std::int64_t targets,
   print(fmt::format("step {:>4} | eval loss {:.4f} over {} tokens\n", step, loss, with_thousands(targets)));
 }
 
-Summary RunReport::summary() const {
+Summary RunReport::summary(std::uint64_t state_hash, const std::vector<RankRecord>& ranks) const {
   Summary summary;
+  summary.world_size = config_.world_size;
+  summary.ranks = ranks;
+  summary.saves = saves_;
+  summary.first_step = steps_before_ + 1;
   summary.steps = steps_;
   summary.skipped_steps = engine_->skipped_steps();
   if (!curve_.train.empty()) {
@@ -254,7 +284,7 @@ Summary RunReport::summary() const {
   summary.tokens_per_s = summary.step_ms_median > 0.0 ? tokens * 1e3 / summary.step_ms_median : 0.0;
   summary.predicted_step_ms = engine_->prediction().step_s * 1e3;
   summary.binding_lane = name_of(engine_->prediction().binding);
-  summary.state_hash = hex64(engine_->state_hash());
+  summary.state_hash = hex64(state_hash);
   summary.params = plan().num_parameters();
   summary.state_bytes = plan().state_bytes();
   const TierBytes used = peaks_of(*engine_);
@@ -262,8 +292,8 @@ Summary RunReport::summary() const {
   summary.host = {used.host, plan().tiers[1].budget};
   summary.nvme = {used.nvme, plan().tiers[2].budget};
   summary.rss_at_start = rss_at_start_;
-  summary.rss_peak_in_steps = peak_resident_bytes();
-  summary.rss_peak = std::max(rss_peak_before_, summary.rss_peak_in_steps);
+  summary.rss_peak_in_steps = rss_peak_in_steps_;
+  summary.rss_peak = std::max(rss_peak_before_, peak_resident_bytes());
   const double timed = static_cast<double>(std::max<std::int64_t>(1, timed_steps_));
   for (int lane = 0; lane < kLanes; ++lane) {
     summary.lanes.push_back({std::string(name_of(static_cast<Lane>(lane))), busy_ms_[static_cast<std::size_t>(lane)] / timed});
@@ -297,11 +327,13 @@ std::vector<OutputFile> RunReport::write_files(const Summary& summary) {
   return files;
 }
 
-void RunReport::finish(int signal) {
+void RunReport::steps_ended() { rss_peak_in_steps_ = peak_resident_bytes(); }
+
+void RunReport::finish(int signal, std::uint64_t state_hash, const std::vector<RankRecord>& ranks) {
   note_times();
-  const Summary result = summary();
+  const Summary result = summary(state_hash, ranks);
   const std::vector<OutputFile> files = write_files(result);
-  if (signal != 0) print(fmt::format("ended by signal {} after step {}\n", signal, steps_));
+  if (signal != 0) print(fmt::format("ended by signal {} after step {}\n", signal, steps_before_ + steps_));
   print(closing_text(result, files));
 }
 

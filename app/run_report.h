@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/options.h"
+#include "checkpoint/session.h"
 #include "report/console.h"
 #include "report/loss_curve.h"
 #include "report/metrics_writer.h"
@@ -20,6 +21,9 @@
 #include "spillway/plan.h"
 
 namespace spillway::app {
+
+TierBytes peaks_of(const Engine& engine);
+TierBytes planned_peaks(const Plan& plan);
 
 class RunReport {
  public:
@@ -33,14 +37,19 @@ class RunReport {
 
   void show_plan(const Plan& plan) const;
 
-  // Before step 1, with the engine that everything after this is about; borrowed. Opens the files that are
-  // written during the run.
-  void start(Engine& engine);
+  // Before its first step, with the engine that everything after this is about; borrowed. Opens the files that are
+  // written during the run. `steps_before` were taken by the run that this one resumes.
+  void start(Engine& engine, std::int64_t steps_before);
+  void resumed(const std::string& folder, std::int64_t step, std::uint64_t state_hash, std::int64_t world_size) const;
+  void saved(const checkpoint::SaveResult& result, bool goes_on);
   void step(const StepResult& result, double data_ms);
   void evaluation(std::int64_t step, double loss, std::int64_t targets, double ms);
 
-  // The engine is drained. Writes what is written at the end and prints the summary.
-  void finish(int signal);
+  // The engine is drained, and what comes now is no step.
+  void steps_ended();
+
+  // Writes what is written at the end and prints the summary.
+  void finish(int signal, std::uint64_t state_hash, const std::vector<RankRecord>& ranks);
 
  private:
   StepRecord record_of(const StepResult& result, double data_ms) const;
@@ -50,7 +59,7 @@ class RunReport {
   std::string breakdown_text() const;
   void trace_times(const StepTimes& times);
   void trace_prediction();
-  Summary summary() const;
+  Summary summary(std::uint64_t state_hash, const std::vector<RankRecord>& ranks) const;
   std::vector<OutputFile> write_files(const Summary& summary);
   const Plan& plan() const { return engine_->plan(); }
 
@@ -65,6 +74,8 @@ class RunReport {
   LossCurve curve_;
   std::vector<double> step_ms_;
   std::int64_t steps_ = 0;
+  std::int64_t steps_before_ = 0;
+  std::vector<SaveRecord> saves_;
   std::int64_t traced_tasks_ = 0;
   std::int64_t timed_steps_ = 0;
   std::array<double, kLanes> busy_ms_{};  // sum over timed steps
@@ -75,6 +86,7 @@ class RunReport {
   std::int64_t trace_origin_ns_ = -1;
   std::int64_t rss_at_start_ = 0;
   std::int64_t rss_peak_before_ = 0;
+  std::int64_t rss_peak_in_steps_ = 0;
   std::optional<double> eval_loss_;
 };
 

@@ -1,6 +1,8 @@
 #include "app/setup.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -20,6 +22,8 @@ namespace {
 
 // Left to the rest of the process (code, thread stacks, the libraries' own buffers) and to the system.
 constexpr std::int64_t kReserve = 512ll << 20;
+// With a second place the next tile is copied while the first is on its way to the disk.
+constexpr std::int64_t kSnapshotTiles = 2;
 
 ModelSpec model_of(const std::string& name) {
   const bool is_file = name.find('/') != std::string::npos || name.ends_with(".json");
@@ -40,8 +44,8 @@ std::unique_ptr<Device> open_device(const std::string& name, const Config& confi
 
 // Budgets left open are what the machine has. The host device takes its memory from the same place as the
 // host tier; under `fill`, where the budget decides what sinks, each gets half.
-void fill_in_budgets(const Config& config, PlanRequest& request) {
-  const std::int64_t available = std::max<std::int64_t>(0, available_memory() - kReserve);
+void fill_in_budgets(const Config& config, int ranks_on_machine, PlanRequest& request) {
+  const std::int64_t available = std::max<std::int64_t>(0, available_memory() - kReserve) / ranks_on_machine;
   auto& device = request.budgets[static_cast<std::size_t>(Tier::device)];
   auto& host = request.budgets[static_cast<std::size_t>(Tier::host)];
   auto& nvme = request.budgets[static_cast<std::size_t>(Tier::nvme)];
@@ -49,22 +53,23 @@ void fill_in_budgets(const Config& config, PlanRequest& request) {
   if (!device && fill) device = (available - host.value_or(available / 2));
   if (!host) host = fill ? available - *device : available;
   const std::string folder = nvme_folder(config);
-  if (!nvme && !folder.empty()) nvme = free_bytes(folder);
+  if (!nvme && !folder.empty()) nvme = free_bytes(folder) / ranks_on_machine;
 }
 
 }  // namespace
 
 // The host device's arena and the host tier come out of the same memory.
-Plan plan_for_machine(const PlanRequest& request) {
+Plan plan_for_machine(const PlanRequest& request, int ranks_on_machine) {
   Plan plan = make_plan(request);
   const TierUse& device = plan.tiers[static_cast<std::size_t>(Tier::device)];
   const std::int64_t arena = device.budget.value_or(device.peak);
   const std::int64_t host = plan.tiers[static_cast<std::size_t>(Tier::host)].peak;
-  const std::int64_t available = available_memory() - kReserve;
+  const std::int64_t available = (available_memory() - kReserve) / ranks_on_machine;
   if (arena + host > available) {
-    throw MemoryError(fmt::format("[memory] {} for the device arena and {} on the host are more than the {} this machine has available "
+    throw MemoryError(fmt::format("[memory] {} for the device arena and {} on the host are more than the {} this machine has available{} "
                                   "(less {} kept free); nothing was started\n{}lower spillway.device_memory, or offload to nvme",
-                                  human_bytes(arena), human_bytes(host), human_bytes(available), human_bytes(kReserve), ledger_text(plan)));
+                                  human_bytes(arena), human_bytes(host), human_bytes(available),
+                                  ranks_on_machine > 1 ? fmt::format(" for each of {} ranks", ranks_on_machine) : "", human_bytes(kReserve), ledger_text(plan)));
   }
   return plan;
 }
@@ -84,17 +89,21 @@ std::string nvme_folder(const Config& config) {
 namespace {
 
 // What there is to train.
-Setup load(const RunOptions& options, std::int64_t world_size) {
+Setup load(const RunOptions& options, std::int64_t world_size, bool warns) {
   Setup setup;
   setup.config = load_config(options.config, {world_size, options.steps});
-  for (const std::string& warning : setup.config.warnings) log_warning(warning);
+  if (warns) {
+    for (const std::string& warning : setup.config.warnings) log_warning(warning);
+  }
   setup.spec = model_of(options.model);
-  setup.layers = make_layers(setup.spec);
+  setup.layers = make_layers(setup.spec, setup.config.spillway.frozen);
   const std::int64_t time = options.sequence_length > 0 ? options.sequence_length : setup.spec.context;
   if (time > setup.spec.context) {
     throw ConfigError(fmt::format("--sequence-length {} is longer than the context of model '{}', which is {}; use at most {}", time,
                                   setup.spec.name, setup.spec.context, setup.spec.context));
   }
+  active_isa();  // a name that is none is refused here, not by the first update
+  set_parallel_threads(setup.config.spillway.threads);
   setup.request = make_request(setup.config, setup.spec, setup.layers, time, host_scratch_sizes());
   return setup;
 }
@@ -105,18 +114,18 @@ MachineRates rates_of(const Setup& setup, Device& device) {
 
 }  // namespace
 
-Setup prepare(const RunOptions& options) {
-  Setup setup = load(options, 1);
-  active_isa();  // a name that is none is refused here, not by the first update
-  set_parallel_threads(setup.config.spillway.threads);
+Setup prepare(const RunOptions& options, const Job& job, bool saves) {
+  Setup setup = load(options, job.size(), job.leads());
+  setup.request.rank = job.rank();
   setup.device = open_device(options.device, setup.config);
-  fill_in_budgets(setup.config, setup.request);
+  if (saves) setup.request.snapshot_bytes = setup.config.spillway.checkpoint_memory.value_or(kSnapshotTiles * 12 * setup.request.tile_size);
+  fill_in_budgets(setup.config, job.local_size(), setup.request);
   setup.rates = setup.config.spillway.profile.empty() ? rates_of(setup, *setup.device) : load_rates(setup.config.spillway.profile);
   return setup;
 }
 
 Setup prepare_on_paper(const RunOptions& options, const PaperWorld& world) {
-  Setup setup = load(options, world.ranks);
+  Setup setup = load(options, world.ranks, true);
   setup.request.rank = static_cast<int>(world.rank);
   nvme_folder(setup.config);  // one, or it is refused
   const std::string& profile = world.profile.empty() ? setup.config.spillway.profile : world.profile;
@@ -124,9 +133,17 @@ Setup prepare_on_paper(const RunOptions& options, const PaperWorld& world) {
     setup.rates = load_rates(profile);
     return setup;
   }
-  set_parallel_threads(setup.config.spillway.threads);
   setup.rates = rates_of(setup, *open_device(options.device, setup.config));
   return setup;
+}
+
+void agree_on_budgets(Job& job, Setup& setup) {
+  const std::array<std::optional<std::int64_t>, kTiers> given = {setup.config.spillway.device_memory, setup.config.spillway.host_memory,
+                                                                 setup.config.spillway.nvme_memory};
+  for (std::size_t t = 0; t < kTiers; ++t) {
+    std::optional<std::int64_t>& budget = setup.request.budgets[t];
+    if (!given[t] && budget) budget = job.smallest(*budget);
+  }
 }
 
 }  // namespace spillway::app

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "app/job.h"
 #include "app/options.h"
 #include "spillway/config.h"
 #include "spillway/cost.h"
@@ -22,17 +23,21 @@ struct Setup {
   MachineRates rates;
 };
 
-// Loads, validates, opens the device, fills in the budgets the configuration leaves open from what the
-// machine has, and measures (or loads) the machine's rates. Throws spillway::Error.
-Setup prepare(const RunOptions& options);
+// Loads, validates, opens the device, fills in the budgets the configuration leaves open from this rank's part of what
+// the machine has, and measures (or loads) the machine's rates. With `saves`, the plan gets memory for snapshots.
+// Throws spillway::Error.
+Setup prepare(const RunOptions& options, const Job& job, bool saves);
 
 // The same for a world that is only planned for: no device is opened if the rates are given, budgets that the
 // configuration leaves open stay open, and folders need not exist. Measured rates are this machine's, as if each rank
 // had one like it.
 Setup prepare_on_paper(const RunOptions& options, const PaperWorld& world);
 
-// The plan of make_plan(), which the machine's memory can hold as well. Throws MemoryError.
-Plan plan_for_machine(const PlanRequest& request);
+// Budgets that the configuration left open become the smallest of any rank, so that all plan alike. Collective.
+void agree_on_budgets(Job& job, Setup& setup);
+
+// The plan of make_plan(), which the machine's memory can hold as well, so many times. Throws MemoryError.
+Plan plan_for_machine(const PlanRequest& request, int ranks_on_machine);
 
 // The folder of the NVMe tier, or empty if the configuration uses none.
 std::string nvme_folder(const Config& config);

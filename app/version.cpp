@@ -8,6 +8,8 @@
 
 namespace spillway::app {
 
+std::string version() { return SPILLWAY_VERSION; }
+
 std::string version_text() {
   const std::string no_cuda = why_no_cuda_device();
   const std::string_view engine = usable_io_engine();

@@ -1,4 +1,5 @@
 // What a save leaves behind, in every case: the checkpoint, or nothing and a sentence.
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -111,6 +112,23 @@ TEST_F(CheckpointWriter, TheSameStepSavedAgainReplacesTheOld) {
   EXPECT_TRUE(holds(again.folder, later_));
   EXPECT_THAT(names_in(again.folder), ElementsAre("manifest.json", "state-00001-of-00001.safetensors"));
   EXPECT_THAT(names_in(root_.path()), ElementsAre("step-00000008"));
+}
+
+TEST_F(CheckpointWriter, WhileItIsReplacedItIsNeverMissing) {
+  ASSERT_TRUE(save_once(root_.path(), model_, 8).ok());
+  std::atomic<bool> done = false;
+  std::int64_t looks = 0, missing = 0;
+  std::thread watcher([&] {
+    while (!done) {
+      ++looks;
+      missing += !std::filesystem::exists(at("step-00000008/manifest.json"));
+    }
+  });
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(save_once(root_.path(), i % 2 == 0 ? later_ : model_, 8).error, "");
+  done = true;
+  watcher.join();
+  EXPECT_GT(looks, 0);
+  EXPECT_EQ(missing, 0);
 }
 
 TEST_F(CheckpointWriter, WhatIsNoCheckpointIsNotReplaced) {

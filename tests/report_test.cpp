@@ -177,6 +177,22 @@ TEST_F(MetricsTest, WritesOneObjectPerRecord) {
             Json::parse(R"({"record": "eval", "step": 1, "loss": 5.25, "tokens": 640, "eval_ms": 3.0})"));
 }
 
+// What a run did after its last checkpoint is done again by the run that goes on from there.
+TEST_F(MetricsTest, KeepsTheRecordsOfTheStepsBehindAResume) {
+  {
+    MetricsWriter writer(at("metrics.jsonl"));
+    writer.write(StartRecord{});
+    for (const std::int64_t step : {1, 2, 3}) writer.write(StepRecord{.step = step});
+  }
+  std::ofstream(at("metrics.jsonl"), std::ios::app) << R"({"record":"step","st)";  // cut by a death
+  MetricsWriter writer(at("metrics.jsonl"), 2);
+  writer.write(SaveRecord{.step = 2, .error = "disk full"});
+  std::vector<std::string> kinds;
+  std::ifstream file(at("metrics.jsonl"));
+  for (std::string line; std::getline(file, line);) kinds.push_back(Json::parse(line)["record"].get<std::string>());
+  EXPECT_EQ(kinds, (std::vector<std::string>{"start", "step", "step", "save"}));
+}
+
 TEST_F(MetricsTest, StaysJsonWhateverTheNumbersAndNames) {
   MetricsWriter writer(at("metrics.jsonl"));
   writer.write(StepRecord{.step = 7,
@@ -345,6 +361,8 @@ TEST_F(SummaryTest, HoldsEveryFieldWithTheConfigurationNested) {
                         .lanes = {{"cpu", 12.5}},
                         .nvme_read_bytes_per_step = 120,
                         .nvme_write_bytes_per_step = 60,
+                        .ranks = {{1, "node", {1, 2, 3}, {4, 5, 6}, 7, 8}},
+                        .saves = {{50, "out/step-00000050", 1000, 0.5, "00ff", ""}, {60, "", 0, 0.0, "", "disk full"}},
                         .config_effective = R"({"zero_optimization": {"stage": 3}})"};
   write_summary(at("summary.json"), summary);
   EXPECT_EQ(Json::parse(content(at("summary.json"))),
@@ -354,6 +372,11 @@ TEST_F(SummaryTest, HoldsEveryFieldWithTheConfigurationNested) {
       "peak": {"device": {"used": 20, "budget": 24}, "host": {"used": 40, "budget": 48}, "nvme": {"used": 128, "budget": null}},
       "rss_at_start": 98, "rss_peak_in_steps": 99, "rss_peak": 100, "lanes": {"cpu": {"busy_ms_per_step": 12.5}},
       "nvme": {"read_bytes_per_step": 120.0, "write_bytes_per_step": 60.0},
+      "world_size": 1, "first_step": 1,
+      "ranks": [{"rank": 1, "host": "node", "peak_bytes": {"device": 1, "host": 2, "nvme": 3},
+                 "planned_bytes": {"device": 4, "host": 5, "nvme": 6}, "rss_peak": 7, "sent_bytes": 8}],
+      "saves": [{"step": 50, "folder": "out/step-00000050", "bytes": 1000, "seconds": 0.5, "state_hash": "00ff", "error": null},
+                {"step": 60, "folder": "", "bytes": 0, "seconds": 0.0, "state_hash": "", "error": "disk full"}],
       "config_effective": {"zero_optimization": {"stage": 3}}})"));
 }
 

@@ -101,6 +101,9 @@ class World {
 // the timeout.
 std::unique_ptr<World> join_world(const WorldOptions& options);
 
+// How many ranks the launcher says it has started; 1 without a launcher.
+int launched_ranks();
+
 // A world of one.
 std::unique_ptr<World> make_self_world();
 

@@ -319,6 +319,7 @@ struct WorldStatistics {
   double loss_sum;
   double square_sum;          // of its slices of the gradient
   std::int64_t tokens;        // that have a target
+  std::uint64_t flags;        // of the caller: see EngineOptions
 };
 
 // Bytes of a tile's 16-bit weights as stored, padded to a page.

@@ -21,6 +21,8 @@ LogLevel level_from_environment() {
   return LogLevel::info;
 }
 
+int rank_of_process = -1;  // set before threads start
+
 LogLevel threshold() {
   static const LogLevel level = level_from_environment();
   return level;
@@ -28,12 +30,15 @@ LogLevel threshold() {
 
 }  // namespace
 
-bool log_enabled(LogLevel level) { return level >= threshold(); }
+bool log_enabled(LogLevel level) { return level >= threshold() && (rank_of_process < 0 || level >= LogLevel::warning); }
+
+void log_for_rank(int rank) { rank_of_process = rank; }
 
 void log(LogLevel level, std::string_view message) {
   if (!log_enabled(level)) return;
   const char* prefix = level == LogLevel::warning ? "warning: " : level == LogLevel::error ? "error: " : "";
-  std::string line = prefix;
+  std::string line = rank_of_process < 0 ? "" : "rank " + std::to_string(rank_of_process) + ": ";
+  line += prefix;
   line += message;
   line += '\n';
   std::fwrite(line.data(), 1, line.size(), stderr);

@@ -11,6 +11,10 @@ enum class LogLevel { debug, info, warning, error };
 void log(LogLevel level, std::string_view message);
 bool log_enabled(LogLevel level);
 
+// From now on this process is one of several: what they all have to say is said by another, so only warnings and errors
+// are printed, with the rank in front.
+void log_for_rank(int rank);
+
 inline void log_info(std::string_view message) { log(LogLevel::info, message); }
 inline void log_warning(std::string_view message) { log(LogLevel::warning, message); }
 

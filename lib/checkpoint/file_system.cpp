@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/text.h"
 #include "spillway/error.h"
 
 namespace spillway::checkpoint {
@@ -129,6 +130,13 @@ std::int64_t free_bytes_under(const std::string& folder) {
     if (errno != EINTR) throw_system_error("look up the free space under", folder, errno);
   }
   return static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
+}
+
+void require_space(const std::string& attempt, const std::string& folder, std::int64_t bytes) {
+  const std::int64_t free = free_bytes_under(folder);
+  if (bytes <= free) return;
+  throw IoError(fmt::format("[checkpoint] {}: {}; needs {}, {} free; {}", attempt, std::generic_category().message(ENOSPC), human_bytes(bytes),
+                            human_bytes(free), advice_for(ENOSPC)));
 }
 
 std::string parent_of(const std::string& path) {

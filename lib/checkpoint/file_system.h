@@ -58,6 +58,9 @@ void sync_folder(const std::string& path);
 
 std::int64_t free_bytes_under(const std::string& folder);
 
+// Throws IoError, saying what was attempted, if fewer bytes are free under `folder`.
+void require_space(const std::string& attempt, const std::string& folder, std::int64_t bytes);
+
 std::string parent_of(const std::string& path);
 std::string name_in_parent(const std::string& path);
 

@@ -9,8 +9,9 @@
 #include <sys/stat.h>
 
 #include "base/hash.h"
+#include "base/values.h"
+#include "checkpoint/differences.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/values.h"
 #include "spillway/error.h"
 
 namespace spillway::checkpoint {
@@ -83,22 +84,14 @@ void Reader::check_files() {
 }
 
 void Reader::check_model(const ModelSpec& model, DType dtype) const {
-  const auto differs = [&](std::string_view field, const auto& here, const auto& wanted) {
-    if (here == wanted) return;
-    throw IoError(fmt::format("[checkpoint] use {} (model \"{}\") for model \"{}\": {} is {} in the checkpoint and {} in this run; "
-                              "name another checkpoint or change the run",
-                              folder_, manifest_.model.name, model.name, field, here, wanted));
-  };
-  const ModelSpec& here = manifest_.model;
-  differs("layers", here.layers, model.layers);
-  differs("channels", here.channels, model.channels);
-  differs("heads", here.heads, model.heads);
-  differs("vocabulary", here.vocabulary, model.vocabulary);
-  differs("context", here.context, model.context);
-  const auto mlp = [](const ModelSpec& spec) { return spec.mlp_channels == 0 ? 4 * spec.channels : spec.mlp_channels; };
-  differs("mlp_channels", mlp(here), mlp(model));
-  differs("layernorm_epsilon", here.layernorm_epsilon, model.layernorm_epsilon);
-  differs("the dtype of weights", name_of(manifest_.dtype), name_of(dtype));
+  std::vector<FieldDifference> found = differences(manifest_.model, model);
+  if (manifest_.dtype != dtype) {
+    found.push_back({"the dtype of weights", std::string(name_of(manifest_.dtype)), std::string(name_of(dtype))});
+  }
+  if (found.empty()) return;
+  throw IoError(fmt::format("[checkpoint] use {} (model \"{}\") for model \"{}\": {} is {} in the checkpoint and {} in this run; name "
+                            "another checkpoint or change the run",
+                            folder_, manifest_.model.name, model.name, found[0].field, found[0].first, found[0].second));
 }
 
 std::size_t Reader::tensor_index(const std::string& param) const {

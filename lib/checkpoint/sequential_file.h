@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
 #include "checkpoint/file_system.h"
+#include "spillway/io_engine.h"
 
 namespace spillway::checkpoint {
 
@@ -16,7 +18,8 @@ class SequentialFile {
   static constexpr std::size_t kAlignment = 4096;
 
   // Creates the file, which must not exist, and reserves its bytes, so that a disk filling up meanwhile does no harm.
-  // `buffer` is the caller's: aligned, a multiple of the alignment long. Throws IoError, as every member does.
+  // `buffer` is the caller's: aligned, a multiple of twice the alignment long. Each half is filled while the other is
+  // written. Throws IoError, as every member does.
   SequentialFile(std::string path, std::int64_t bytes, std::span<std::byte> buffer);
 
   void append(std::span<const std::byte> bytes);
@@ -30,14 +33,18 @@ class SequentialFile {
  private:
   void bypass_page_cache(bool bypass);
   void flush(std::size_t bytes);
+  void wait();
+  void write_now(std::span<const std::byte> bytes, std::int64_t offset);
 
   std::string path_;
   std::int64_t bytes_;
-  std::span<std::byte> buffer_;
-  Descriptor file_;
+  std::span<std::byte> filling_, other_;  // halves of the buffer
   std::size_t filled_ = 0;
-  std::int64_t written_ = 0;
+  std::span<std::byte> in_flight_;  // of the other half
+  std::int64_t written_ = 0;        // bytes of the file, those in flight included
   bool buffered_ = false;
+  Descriptor file_;
+  std::unique_ptr<IoEngine> engine_;  // last: nothing is in flight when the rest goes
 };
 
 }  // namespace spillway::checkpoint

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "base/text.h"
 #include "checkpoint/catalog.h"
 #include "spillway/error.h"
 
@@ -78,12 +77,7 @@ void Session::reserve() {
   const std::int64_t manifest_bytes = without_pieces + 4 * totals_.header_bytes + 256 * communicator_.size();
   constexpr std::int64_t kRoundingBytes = 8192;  // of a file, to blocks
   const std::int64_t needed = totals_.file_bytes + manifest_bytes + kRoundingBytes * (communicator_.size() + 1);
-  const std::int64_t free = free_bytes_under(options_.root);
-  if (needed > free) {
-    throw IoError(fmt::format("[checkpoint] save step {} under {}: No space left on device; needs {}, {} free; make room, keep fewer "
-                              "checkpoints or use another disk",
-                              run_.step, options_.root, human_bytes(needed), human_bytes(free)));
-  }
+  require_space(fmt::format("save step {} under {}", run_.step, options_.root), options_.root, needed);
   folder_.emplace(target_);
   reserve_file(manifest_path(), manifest_bytes);
 }

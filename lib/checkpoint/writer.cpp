@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <new>
 #include <sstream>
@@ -45,6 +46,7 @@ Writer::Writer(WriterOptions options, std::unique_ptr<Communicator> communicator
       staging_(staging),
       buffer_(static_cast<std::byte*>(::operator new(kBufferBytes, kPage))),
       totals_(open_root()) {
+  std::memset(buffer_.get(), 0, kBufferBytes);  // its pages are there from the start, not from the first save on
   const auto slot_bytes = static_cast<std::size_t>(layout_.largest_item_bytes());
   slots_.resize(slot_bytes == 0 ? 1 : staging.size() / slot_bytes, Slot::free);
   thread_ = std::thread([this] { work(); });

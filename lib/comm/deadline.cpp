@@ -15,13 +15,14 @@ constexpr std::chrono::milliseconds kForOthersToSpeak(500);
 
 }  // namespace
 
-Deadline::Deadline(double seconds, std::function<std::string()> explain)
-    : thread_([this, seconds, explain = std::move(explain)] {
+Deadline::Deadline(double seconds, std::function<std::string()> explain, std::function<void()> clean_up)
+    : thread_([this, seconds, explain = std::move(explain), clean_up = std::move(clean_up)] {
         std::unique_lock lock(mutex_);
         if (met_changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return met_; })) return;
         const std::string text = explain() + "\n";
         std::fwrite(text.data(), 1, text.size(), stderr);
         std::this_thread::sleep_for(kForOthersToSpeak);
+        clean_up();
         // Not exit(): it would run destructors under the feet of the thread that is stuck.
         _exit(kCommErrorStatus);
       }) {}

@@ -12,9 +12,9 @@ namespace spillway::comm {
 
 class Deadline {
  public:
-  // Unless destroyed before, after so long: prints explain() on standard error and exits with status 7, as any
-  // CommError that ends the program.
-  Deadline(double seconds, std::function<std::string()> explain);
+  // Unless destroyed before, after so long: prints explain() on standard error, lets the other ranks come to theirs,
+  // cleans up and exits with status 7, as any CommError that ends the program.
+  Deadline(double seconds, std::function<std::string()> explain, std::function<void()> clean_up = [] {});
   ~Deadline();
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;

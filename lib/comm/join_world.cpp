@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "comm/launch.h"
@@ -9,8 +10,14 @@
 
 namespace spillway {
 
+namespace {
+
+const char* getenv_of_process(const char* name) { return std::getenv(name); }
+
+}  // namespace
+
 std::unique_ptr<World> join_world(const WorldOptions& options) {
-  const comm::Launch launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
+  const comm::Launch launch = comm::detect_launch(getenv_of_process);
   switch (launch.launcher) {
     case comm::Launcher::none: return make_self_world();
     case comm::Launcher::mpi: return comm::make_mpi_world(options, launch);
@@ -27,5 +34,7 @@ std::unique_ptr<World> join_world(const WorldOptions& options) {
   }
   return make_self_world();
 }
+
+int launched_ranks() { return std::max(1, comm::detect_launch(getenv_of_process).size); }
 
 }  // namespace spillway

@@ -52,6 +52,7 @@ Launch detect_launch(const Environment& environment) {
   const Reader read(environment);
   Launch launch;
   launch.job = job_of(read);
+  launch.folder = read.text("PMIX_SERVER_TMPDIR");
   if (const auto size = read.number("OMPI_COMM_WORLD_SIZE")) {  // Open MPI's mpirun
     launch.size = *size;
     launch.rank = read.number("OMPI_COMM_WORLD_RANK").value_or(0);

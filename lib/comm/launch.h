@@ -20,6 +20,7 @@ struct Launch {
   int local_rank = 0;  // among the ranks of this machine
   int local_size = 0;  // 0: not told
   std::string job;     // the same for all ranks of a job and no other's
+  std::string folder;  // of the job on this machine, which its launcher removes; empty: not told
 };
 
 // The value of a variable, or null; std::getenv, or a test's table.

@@ -38,31 +38,53 @@ void check_mpi(int code, std::string_view what) {
   if (code != MPI_SUCCESS) throw CommError(fmt::format("[comm] {} failed: {}", what, mpi_text(code)));
 }
 
-// Until `done` says so. What MPI refuses is as a rule the death of another rank, which the watchdog names
-// a moment later.
-template <class Done>
-void await(const Watchdog* watchdog, std::string_view what, Done&& done) {
-  constexpr int kWaitForVerdict = 100;
-  Backoff backoff;
-  for (;;) {
-    int finished = 0;
-    const int code = done(&finished);
-    if (code != MPI_SUCCESS && watchdog != nullptr) {
-      for (int i = 0; i < kWaitForVerdict; ++i) {
-        watchdog->check();
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+// Starting operations, and waiting for them; nobody enters MPI after a verdict. What MPI refuses is as a rule the death
+// of another rank, which the watchdog names a moment later.
+class Waiter {
+ public:
+  // Before there is a watchdog: no other thread, and a deadline over it all.
+  explicit Waiter(const Watchdog* watchdog) : watchdog_(watchdog) {}
+
+  template <class Start>
+  void start(std::string_view what, Start&& call) const {
+    const Watchdog::Entry entry = enter();
+    refuse_unless_success(call(), what);
+  }
+
+  // Until `test` says so.
+  template <class Test>
+  void await(std::string_view what, Test&& test) const {
+    Backoff backoff;
+    for (int finished = 0;;) {
+      int code;
+      {
+        const Watchdog::Entry entry = enter();
+        code = test(&finished);
       }
+      refuse_unless_success(code, what);
+      if (finished) return;
+      backoff.pause();
+    }
+  }
+
+  void await(std::string_view what, MPI_Request& request) const {
+    await(what, [&](int* finished) { return MPI_Test(&request, finished, MPI_STATUS_IGNORE); });
+  }
+
+ private:
+  Watchdog::Entry enter() const { return watchdog_ == nullptr ? Watchdog::Entry() : watchdog_->enter(); }
+
+  void refuse_unless_success(int code, std::string_view what) const {
+    constexpr int kWaitForVerdict = 100;
+    for (int i = 0; code != MPI_SUCCESS && watchdog_ != nullptr && i < kWaitForVerdict; ++i) {
+      watchdog_->check();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     check_mpi(code, what);
-    if (finished) return;
-    if (watchdog != nullptr) watchdog->check();
-    backoff.pause();
   }
-}
 
-void await(const Watchdog* watchdog, std::string_view what, MPI_Request& request) {
-  await(watchdog, what, [&](int* finished) { return MPI_Test(&request, finished, MPI_STATUS_IGNORE); });
-}
+  const Watchdog* watchdog_;
+};
 
 class MpiLink final : public BeatLink {
  public:
@@ -94,8 +116,9 @@ class MpiLink final : public BeatLink {
   // When nobody sends any more, and everything sent has been received.
   void close() {
     check_mpi(MPI_Cancel(&receive_), "closing the watchdog's communicator (MPI_Cancel)");
-    await(nullptr, "closing the watchdog's communicator (MPI_Test)", receive_);
-    for (Send& slot : sends_) await(nullptr, "closing the watchdog's communicator (MPI_Test)", slot.request);
+    const Waiter alone(nullptr);
+    alone.await("closing the watchdog's communicator (MPI_Test)", receive_);
+    for (Send& slot : sends_) alone.await("closing the watchdog's communicator (MPI_Test)", slot.request);
     check_mpi(MPI_Comm_free(&comm_), "closing the watchdog's communicator (MPI_Comm_free)");
   }
 
@@ -122,7 +145,7 @@ struct Limits {
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MPI_Comm comm, const Watchdog& watchdog, const Limits& limits) : comm_(comm), watchdog_(watchdog), limits_(limits) {
+  MpiCommunicator(MPI_Comm comm, const Watchdog& watchdog, const Limits& limits) : comm_(comm), watchdog_(watchdog), waiter_(&watchdog), limits_(limits) {
     check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
     requests_.reserve(2 * static_cast<std::size_t>(size_));
@@ -130,7 +153,12 @@ class MpiCommunicator final : public Communicator {
 
   // After a failure operations are still under way, and their communicator stays.
   ~MpiCommunicator() override {
-    if (comm_ != MPI_COMM_WORLD && !watchdog_.has_verdict()) MPI_Comm_free(&comm_);
+    if (comm_ == MPI_COMM_WORLD) return;
+    try {
+      waiter_.start("leaving a communicator (MPI_Comm_free)", [this] { return MPI_Comm_free(&comm_); });
+    } catch (const CommError&) {
+      // Whoever works on is told by what comes next.
+    }
   }
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
@@ -149,7 +177,7 @@ class MpiCommunicator final : public Communicator {
     MPI_Comm group = MPI_COMM_NULL;
     // Colours of MPI are not negative.
     const int mpi_color = static_cast<int>(static_cast<unsigned>(color) & INT_MAX);
-    check_mpi(MPI_Comm_split(comm_, mpi_color, rank_, &group), fmt::format("splitting off colour {} (MPI_Comm_split)", color));
+    waiter_.start("splitting (MPI_Comm_split)", [&] { return MPI_Comm_split(comm_, mpi_color, rank_, &group); });
     return std::make_unique<MpiCommunicator>(group, watchdog_, limits_);
   }
 
@@ -179,11 +207,11 @@ class MpiCommunicator final : public Communicator {
       throw CommError(fmt::format("[comm] exchanging {} bytes of each of {} ranks: this is for small memory, at most 2 GiB together; "
                                   "use all_gather",
                                   mine.size(), size_));
-    watchdog_.check();
-    MPI_Request request;
+    MPI_Request request = MPI_REQUEST_NULL;
     const int bytes = static_cast<int>(mine.size());
-    check_mpi(MPI_Iallgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_, &request), "exchange (MPI_Iallgather)");
-    await(&watchdog_, "exchange (MPI_Test)", request);
+    waiter_.start("exchange (MPI_Iallgather)",
+                  [&] { return MPI_Iallgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_, &request); });
+    waiter_.await("exchange (MPI_Test)", request);
   }
 
   std::vector<std::string> exchange(const std::string& mine) override {
@@ -207,10 +235,9 @@ class MpiCommunicator final : public Communicator {
   }
 
   void barrier() override {
-    watchdog_.check();
-    MPI_Request request;
-    check_mpi(MPI_Ibarrier(comm_, &request), "barrier (MPI_Ibarrier)");
-    await(&watchdog_, "barrier (MPI_Test)", request);
+    MPI_Request request = MPI_REQUEST_NULL;
+    waiter_.start("barrier (MPI_Ibarrier)", [&] { return MPI_Ibarrier(comm_, &request); });
+    waiter_.await("barrier (MPI_Test)", request);
   }
 
   std::int64_t sent_bytes() const override { return sent_bytes_.load(std::memory_order_relaxed); }
@@ -230,7 +257,6 @@ class MpiCommunicator final : public Communicator {
   // by what it knows of its own buffers. Here the two ranks of a pair need to agree, on one size, which both know.
   template <class SendPart, class ReceivePart>
   void transfer(const char* what, const std::byte* send, SendPart&& send_part, std::byte* receive, ReceivePart&& receive_part) {
-    watchdog_.check();
     const auto piece = [&](const Part& part, std::int64_t done) { return static_cast<int>(std::min(part.bytes - done, limits_.message_bytes)); };
     for (std::int64_t done = 0;; done += limits_.message_bytes) {
       requests_.clear();
@@ -239,16 +265,20 @@ class MpiCommunicator final : public Communicator {
         const int from = (rank_ - distance + size_) % size_;
         const Part part = receive_part(from);
         if (part.bytes <= done) continue;
-        check_mpi(MPI_Irecv(receive + part.offset + done, piece(part, done), MPI_BYTE, from, kTag, comm_, &requests_.emplace_back()), what);
+        waiter_.start(what, [&] {
+          return MPI_Irecv(receive + part.offset + done, piece(part, done), MPI_BYTE, from, kTag, comm_, &requests_.emplace_back());
+        });
       }
       for (int distance = 1; distance < size_; ++distance) {
         const int to = (rank_ + distance) % size_;
         const Part part = send_part(to);
         if (part.bytes <= done) continue;
-        check_mpi(MPI_Isend(send + part.offset + done, piece(part, done), MPI_BYTE, to, kTag, comm_, &requests_.emplace_back()), what);
+        waiter_.start(what, [&] {
+          return MPI_Isend(send + part.offset + done, piece(part, done), MPI_BYTE, to, kTag, comm_, &requests_.emplace_back());
+        });
       }
       if (requests_.empty()) return;
-      await(&watchdog_, what, [&](int* finished) {
+      waiter_.await(what, [&](int* finished) {
         return MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), finished, MPI_STATUSES_IGNORE);
       });
     }
@@ -256,6 +286,7 @@ class MpiCommunicator final : public Communicator {
 
   MPI_Comm comm_;
   const Watchdog& watchdog_;
+  const Waiter waiter_;
   const Limits limits_;
   int rank_ = 0, size_ = 1;
   std::vector<MPI_Request> requests_;
@@ -302,7 +333,7 @@ std::vector<ProcessIdentity> exchange_identities(const ProcessIdentity& mine, in
   constexpr int kBytes = sizeof(ProcessIdentity);
   check_mpi(MPI_Iallgather(&mine, kBytes, MPI_BYTE, all.data(), kBytes, MPI_BYTE, MPI_COMM_WORLD, &request),
             "exchanging identities (MPI_Iallgather)");
-  await(nullptr, "exchanging identities (MPI_Test)", request);
+  Waiter(nullptr).await("exchanging identities (MPI_Test)", request);
   return all;
 }
 
@@ -327,7 +358,7 @@ class MpiWorld final : public World {
     everyone_.reset();
     watchdog_.reset();
     if (!all_done) {
-      // MPI_Finalize would wait for a rank that does not come. Beats may still be under way, so their memory stays.
+      // MPI_Finalize would wait for a rank that does not come. The link's own operations may not be ended either.
       [[maybe_unused]] static BeatLink* const kept = link_.release();
       return;
     }
@@ -368,8 +399,9 @@ bool has_mpi() { return true; }
 
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options, const Launch& launch, std::int64_t message_bytes) {
   const ProcessIdentity mine = this_process();
-  const StartMarkers markers(launch, std::filesystem::temp_directory_path());
-  const Deadline deadline(options.timeout_s, [&] { return markers.explain(options.timeout_s, mine.host); });
+  StartMarkers markers(launch, std::filesystem::temp_directory_path());
+  const Deadline deadline(
+      options.timeout_s, [&] { return markers.explain(options.timeout_s, mine.host); }, [&] { markers.remove(); });
   const Session session(launch);
   return std::make_unique<MpiWorld>(session, exchange_identities(mine, session.size), Limits{options.timeout_s, message_bytes});
 }

@@ -19,14 +19,19 @@ StartMarkers::StartMarkers(const Launch& launch, const fs::path& temporary) : la
   std::string job = launch.job;
   for (char& c : job)
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
-  folder_ = temporary / fmt::format("spillway-start-{}-{}", getuid(), job);
-  std::error_code error;
-  fs::create_directory(folder_, error);
-  std::ofstream mark(mark_of(launch.local_rank));
-  if (!(mark << getpid() << std::flush)) folder_.clear();
+  // All ranks of a machine find the same of these writable.
+  for (const fs::path& parent : {fs::path(launch.folder), temporary}) {
+    if (parent.empty()) continue;
+    folder_ = parent / fmt::format("spillway-start-{}-{}", getuid(), job);
+    std::error_code error;
+    fs::create_directory(folder_, error);
+    std::ofstream mark(mark_of(launch.local_rank));
+    if (mark << getpid() << std::flush) return;
+  }
+  folder_.clear();
 }
 
-StartMarkers::~StartMarkers() {
+void StartMarkers::remove() {
   if (folder_.empty()) return;
   std::error_code ignored;
   fs::remove(mark_of(launch_.local_rank), ignored);

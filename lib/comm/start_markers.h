@@ -12,12 +12,14 @@ namespace spillway::comm {
 
 class StartMarkers {
  public:
-  // Marks this rank as started, in a folder under `temporary`. Does without where that cannot be done.
+  // Marks this rank as started, in the job's folder or else under `temporary`. Does without where that cannot be done.
   StartMarkers(const Launch& launch, const std::filesystem::path& temporary);
-  // Removes the mark, and the folder with the last one.
-  ~StartMarkers();
+  ~StartMarkers() { remove(); }
   StartMarkers(const StartMarkers&) = delete;
   StartMarkers& operator=(const StartMarkers&) = delete;
+
+  // Removes the mark, and the folder with the last one.
+  void remove();
 
   // Local ranks that have not started, in order. Empty too if it cannot be known.
   std::vector<int> missing_local_ranks() const;

@@ -12,13 +12,15 @@ namespace spillway::comm {
 
 namespace {
 
-using namespace std::chrono_literals;
+// Beats come often, so that what a rank was last heard doing is what it did last; less often where rank 0 has many.
+double interval_s(std::size_t ranks, double timeout_s) {
+  return std::min(timeout_s / 8, std::clamp(0.005 * static_cast<double>(ranks), 0.05, 0.5));
+}
 
-constexpr double kLongestIntervalSeconds = 0.25;
 constexpr int kPollMs = 10;
 constexpr int kLastLookMs = 500;
-// How long a rank that ends after a failure stays for the others to hear of it.
-constexpr auto kLinger = 3s;
+// How long a rank that knows of a failure stays for the others to hear of it.
+constexpr double kLingerSeconds = 3;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -26,7 +28,7 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 
 Watchdog::Watchdog(std::vector<ProcessIdentity> members, int rank, double timeout_s, BeatLink& link)
     : rank_(rank),
-      interval_s_(std::min(kLongestIntervalSeconds, timeout_s / 8)),
+      interval_s_(interval_s(members.size(), timeout_s)),
       link_(link),
       liveness_(members, rank, timeout_s, now_s()),
       owed_(members.size(), 0) {
@@ -58,7 +60,7 @@ void Watchdog::note_operation(std::string_view operation, std::string_view objec
 }
 
 void Watchdog::check() const {
-  if (!has_verdict()) return;
+  if (!has_verdict_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
   throw CommError("[comm] " + verdict_);
 }
@@ -67,7 +69,13 @@ void Watchdog::fail(const std::string& error) {
   std::unique_lock lock(mutex_);
   if (!own_error_) own_error_ = error;
   watch_.wake();
-  changed_.wait_for(lock, kLinger, [&] { return all_know_; });
+  changed_.wait(lock, [&] { return !verdict_.empty(); });
+}
+
+Watchdog::Entry Watchdog::enter() const {
+  Entry entry(transport_);
+  check();
+  return entry;
 }
 
 bool Watchdog::leave() {
@@ -76,15 +84,13 @@ bool Watchdog::leave() {
   watch_.wake();
   // Bounded by the liveness of the others: whoever dies or falls silent makes a verdict.
   changed_.wait(lock, [&] { return all_gone_ || !verdict_.empty(); });
-  if (verdict_.empty()) return true;
-  changed_.wait_for(lock, kLinger, [&] { return all_know_; });
-  return false;
+  return verdict_.empty();
 }
 
 void Watchdog::run() {
   pthread_setname_np(pthread_self(), "watchdog");
   try {
-    for (;;) {
+    while (!closed_) {
       {
         const std::lock_guard lock(mutex_);
         if (stopping_) return;
@@ -95,12 +101,8 @@ void Watchdog::run() {
     // Without a link this rank hears nobody: its work ends, and the others find it silent. What broke the link may
     // be the end of a process, which is the better thing to say.
     for (const int r : watch_.wait(kLastLookMs)) liveness_.ended(r);
-    publish();
-    const std::lock_guard lock(mutex_);
-    if (verdict_.empty()) verdict_ = std::string("the watch over the other ranks failed: ") + error.what();
-    all_know_ = true;
-    has_verdict_.store(true, std::memory_order_release);
-    changed_.notify_all();
+    const std::string_view verdict = liveness_.verdict().text.view();
+    close(verdict.empty() ? std::string("the watch over the other ranks failed: ") + error.what() : std::string(verdict));
   }
 }
 
@@ -122,8 +124,25 @@ void Watchdog::turn() {
   while (const std::optional<int> from = link_.receive(beat)) liveness_.heard(*from, beat, now);
   for (const int r : ended) liveness_.ended(r);
   liveness_.tick(now);
+  if (liveness_.verdict()) hear_verdict(now);
   send_beats(now);
-  publish();
+
+  const bool owes = std::any_of(owed_.begin(), owed_.end(), [](char owed) { return owed != 0; });
+  if (liveness_.verdict() && ((liveness_.all_know() && !owes) || now - heard_verdict_ > kLingerSeconds)) {
+    close(liveness_.verdict().text.view());
+  } else if (liveness_.all_gone() && !owes) {
+    const std::lock_guard lock(mutex_);
+    all_gone_ = true;
+    changed_.notify_all();
+  }
+}
+
+void Watchdog::hear_verdict(double now) {
+  if (heard_verdict_ > 0) return;
+  heard_verdict_ = now;
+  // At once: the thread that has to end may be deep in its work, and mpirun kills the rest when one rank has died.
+  const Verdict& verdict = liveness_.verdict();
+  if (verdict.culprit != rank_) log(LogLevel::error, "[comm] " + std::string(verdict.text.view()));
 }
 
 void Watchdog::send_beats(double now) {
@@ -139,18 +158,12 @@ void Watchdog::send_beats(double now) {
   }
 }
 
-void Watchdog::publish() {
-  const Verdict& verdict = liveness_.verdict();
-  const bool owes = std::any_of(owed_.begin(), owed_.end(), [](char owed) { return owed != 0; });
+void Watchdog::close(std::string_view verdict) {
+  closed_ = true;
+  const std::lock_guard nobody_inside(transport_);
   const std::lock_guard lock(mutex_);
-  if (verdict && verdict_.empty()) {
-    verdict_ = verdict.text.view();
-    has_verdict_.store(true, std::memory_order_release);
-    // At once: the thread that has to end may be deep in its work, and mpirun kills the rest when one rank has died.
-    if (verdict.culprit != rank_) log(LogLevel::error, "[comm] " + verdict_);
-  }
-  all_know_ = liveness_.all_know();
-  all_gone_ = liveness_.all_gone() && !owes;
+  verdict_ = verdict;
+  has_verdict_.store(true, std::memory_order_release);
   changed_.notify_all();
 }
 

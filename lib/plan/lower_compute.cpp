@@ -195,9 +195,9 @@ void ComputeLowering::add_gate() {
     timeline_.before(end, make_task(TaskKind::exchange_statistics, Lane::cpu, -1, -1, statistics_bytes_, std::move(sums)));
     gate.push_back(read_of(plan_, plan_.world_statistics_buffer, Role::world_statistics));
   }
-  // If a value is not finite, the gate looks for its tensor.
+  // If a value is not finite, the gate looks for its tensor; and a caller's hook may change any.
   for (const LayerPlan& layer : plan_.layers) {
-    if (layer.gradient_buffer >= 0) gate.push_back(read_of(plan_, layer.gradient_buffer, Role::gradient));
+    if (layer.gradient_buffer >= 0) gate.push_back(update_of(plan_, layer.gradient_buffer, Role::gradient));
   }
   timeline_.before(end, make_task(TaskKind::gate, Lane::cpu, -1, -1, statistics_bytes_, std::move(gate)));
 }

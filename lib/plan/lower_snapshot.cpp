@@ -58,7 +58,7 @@ void lower_snapshots(Plan& plan, Timeline& timeline) {
   if (plan.request.snapshot_bytes == 0 || plan.snapshots.empty()) return;
   std::int64_t largest = 0;
   for (const SnapshotPlan& snapshot : plan.snapshots) largest = std::max(largest, bytes_of(plan, snapshot));
-  const std::int64_t places = std::max<std::int64_t>(1, plan.request.snapshot_bytes / largest);
+  const std::int64_t places = std::clamp<std::int64_t>(plan.request.snapshot_bytes / largest, 1, static_cast<std::int64_t>(plan.snapshots.size()));
   plan.snapshot_buffer = add_persistent(plan, "state on its way to a checkpoint", Tier::host, Owner::staging, places * largest);
   for (std::size_t i = 0; i < plan.snapshots.size(); ++i) {
     const int tile = plan.snapshots[i].tile;

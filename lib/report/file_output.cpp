@@ -23,8 +23,8 @@ namespace {
                             attempt, path, std::generic_category().message(error)));
 }
 
-int open_for_writing(const std::string& file, const std::string& path_for_errors) {
-  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+int open_for_writing(const std::string& file, const std::string& path_for_errors, int truncate = O_TRUNC) {
+  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | truncate | O_CLOEXEC, 0666);
   if (fd < 0) fail("create", path_for_errors, errno);
   return fd;
 }
@@ -80,7 +80,10 @@ void WholeFile::commit() {
   fail("finish", path_, error);
 }
 
-LineFile::LineFile(const std::string& path) : path_(path), fd_(open_for_writing(path, path)) {}
+LineFile::LineFile(const std::string& path, Existing existing)
+    : path_(path), fd_(open_for_writing(path, path, existing == Existing::kept ? 0 : O_TRUNC)) {
+  if (existing == Existing::kept) ::lseek(fd_, 0, SEEK_END);
+}
 
 LineFile::~LineFile() { ::close(fd_); }
 

@@ -30,7 +30,8 @@ class WholeFile {
 // A file of lines that is valid after every call: a line is there whole or not at all.
 class LineFile {
  public:
-  explicit LineFile(const std::string& path);  // an existing file is emptied
+  enum class Existing { emptied, kept };
+  explicit LineFile(const std::string& path, Existing existing = Existing::emptied);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;

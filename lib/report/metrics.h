@@ -65,4 +65,24 @@ struct EvalRecord {
   double eval_ms = 0.0;
 };
 
+// A checkpoint, written or not.
+struct SaveRecord {
+  std::int64_t step = 0;  // after this many steps
+  std::string folder = {};
+  std::int64_t bytes = 0;
+  double seconds = 0.0;
+  std::string state_hash = {};
+  std::string error = {};  // empty: it was written
+};
+
+// What one rank has used and moved.
+struct RankRecord {
+  int rank = 0;
+  std::string host = {};
+  TierBytes peak = {};
+  TierBytes planned = {};
+  std::int64_t rss_peak = 0;
+  std::int64_t sent_bytes = 0;  // to other ranks, in collectives, in all
+};
+
 }  // namespace spillway

@@ -1,5 +1,8 @@
 #include "report/metrics_writer.h"
 
+#include <filesystem>
+#include <fstream>
+
 #include <nlohmann/json.hpp>
 
 namespace spillway {
@@ -15,9 +18,27 @@ Json to_json(const TierBytes& bytes) {
 // Names may hold bytes that are no UTF-8 (a path, say); JSON may not. dump() writes non-finite numbers as null.
 std::string one_line(const Json& record) { return record.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+// Records of the steps up to `steps`, line by line. A last line that a death has cut is no JSON, and not kept.
+std::string records_until(const std::string& path, std::int64_t steps) {
+  std::string kept, line;
+  std::ifstream file(path);
+  while (std::getline(file, line)) {
+    const Json record = Json::parse(line, nullptr, false);
+    if (record.is_object() && record.value("step", std::int64_t{0}) <= steps) kept += line + '\n';
+  }
+  return kept;
+}
+
+LineFile open_to_go_on(const std::string& path, std::int64_t steps_before) {
+  std::error_code error;
+  if (steps_before == 0 || !std::filesystem::is_regular_file(path, error)) return LineFile(path);
+  write_whole_file(path, records_until(path, steps_before));
+  return LineFile(path, LineFile::Existing::kept);
+}
+
 }  // namespace
 
-MetricsWriter::MetricsWriter(const std::string& path) : file_(path) {}
+MetricsWriter::MetricsWriter(const std::string& path, std::int64_t steps_before) : file_(open_to_go_on(path, steps_before)) {}
 
 void MetricsWriter::write(const StartRecord& r) {
   file_.append(one_line({
@@ -61,6 +82,18 @@ void MetricsWriter::write(const StepRecord& r) {
       {"data_ms", r.data_ms},
       {"lanes_busy_ms", busy},
       {"peak_bytes", to_json(r.peak)},
+  }));
+}
+
+void MetricsWriter::write(const SaveRecord& r) {
+  file_.append(one_line({
+      {"record", "save"},
+      {"step", r.step},
+      {"folder", r.folder},
+      {"bytes", r.bytes},
+      {"seconds", r.seconds},
+      {"state_hash", r.state_hash},
+      {"error", r.error.empty() ? Json(nullptr) : Json(r.error)},
   }));
 }
 

@@ -16,6 +16,8 @@ struct TierPeak {
 };
 
 struct Summary {
+  std::int64_t world_size = 1;
+  std::int64_t first_step = 1;  // later if the run was resumed
   std::int64_t steps = 0;  // taken, skipped ones included
   std::int64_t skipped_steps = 0;
   double loss_first = 0.0;
@@ -37,6 +39,8 @@ struct Summary {
   std::vector<LaneTime> lanes = {};  // busy_ms per step
   double nvme_read_bytes_per_step = 0.0;
   double nvme_write_bytes_per_step = 0.0;
+  std::vector<RankRecord> ranks = {};
+  std::vector<SaveRecord> saves = {};
   std::string config_effective = {};  // JSON
 };
 

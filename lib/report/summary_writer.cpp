@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report/file_output.h"
+#include "report/rank_record.h"
 #include "report/summary.h"
 
 namespace spillway {
@@ -21,8 +22,16 @@ Json to_json(const TierPeak& peak) { return {{"used", peak.used}, {"budget", or_
 std::string summary_json(const Summary& s) {
   Json lanes = Json::object();
   for (const LaneTime& lane : s.lanes) lanes[lane.lane] = {{"busy_ms_per_step", lane.busy_ms}};
+  Json ranks = Json::array(), saves = Json::array();
+  for (const RankRecord& rank : s.ranks) ranks.push_back(Json::parse(to_text(rank)));
+  for (const SaveRecord& save : s.saves) {
+    saves.push_back({{"step", save.step}, {"folder", save.folder}, {"bytes", save.bytes}, {"seconds", save.seconds}, {"state_hash", save.state_hash},
+                     {"error", save.error.empty() ? Json(nullptr) : Json(save.error)}});
+  }
   const Json summary = {
       {"steps", s.steps},
+      {"first_step", s.first_step},
+      {"world_size", s.world_size},
       {"skipped_steps", s.skipped_steps},
       {"loss_first", s.loss_first},
       {"loss_last", s.loss_last},
@@ -42,6 +51,8 @@ std::string summary_json(const Summary& s) {
       {"nvme",
        {{"read_bytes_per_step", s.nvme_read_bytes_per_step},
         {"write_bytes_per_step", s.nvme_write_bytes_per_step}}},
+      {"ranks", ranks},
+      {"saves", saves},
       {"config_effective", s.config_effective.empty() ? Json::object() : Json::parse(s.config_effective)},
   };
   return summary.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';

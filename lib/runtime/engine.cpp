@@ -14,6 +14,7 @@
 #include "runtime/state_access.h"
 #include "runtime/state_hash.h"
 #include "runtime/task_actions.h"
+#include "runtime/tensor_access.h"
 #include "spillway/error.h"
 #include "spillway/ops.h"
 
@@ -94,8 +95,9 @@ class Engine::Impl {
         gate(this->config),
         links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, this->plan)),
         snapshots(this->plan, memory, this->layers, *this->device, store.get()),
-        actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots),
+        actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots, options.flags),
         state(this->plan, memory, *this->device, store.get()),
+        tensors(this->plan, this->layers, state, links.get()),
         rates(rates),
         gate_task(find_task(this->plan.step, TaskKind::gate)),
         loss_task(find_task(this->plan.evaluation, TaskKind::drain_statistics)) {
@@ -154,6 +156,7 @@ class Engine::Impl {
   SnapshotReader snapshots;
   PlanActions actions;
   StateAccess state;
+  TensorAccess tensors;
   MachineRates rates;
   int gate_task;
   int loss_task;
@@ -244,6 +247,7 @@ StepResult Engine::step() {
   StepResult result;
   result.step = self.steps_before + self.last_run - self.rehearsals;
   result.verdict = self.actions.verdict();
+  result.flags = self.actions.flags();
   if (result.verdict.skip) result.non_finite_tensor = self.actions.first_bad_tensor();
   const std::int64_t since = self.last_gate_ns > 0 ? self.last_gate_ns : submitted_ns;
   result.step_ms = static_cast<double>(self.actions.gate_ns() - since) * 1e-6;
@@ -288,6 +292,18 @@ void Engine::compare_ranks() {
   if (impl_->links != nullptr) compare_replicas(impl_->plan, impl_->state, *impl_->links);
 }
 
+void Engine::read_tensor(std::string_view name, StateSection section, std::span<float> out) {
+  impl_->drain();
+  impl_->tensors.read(name, section, out);
+}
+
+void Engine::write_tensor(std::string_view name, StateSection section, std::span<const float> values) {
+  impl_->drain();
+  impl_->tensors.write(name, section, values);
+}
+
+void Engine::before_update(std::function<void(GradientAccess&)> hook) { impl_->actions.before_update(std::move(hook)); }
+
 void Engine::corrupt_for_test(int layer) {
   impl_->drain();
   std::byte* weights = impl_->memory.at(impl_->plan.layers[static_cast<std::size_t>(layer)].weights_buffer);
@@ -303,8 +319,8 @@ void Engine::corrupt_for_test(int layer) {
 std::span<const SnapshotItem> Engine::snapshot_items() const { return impl_->snapshots.items(); }
 
 std::span<std::byte> Engine::snapshot_memory() {
-  const int buffer = impl_->plan.snapshot_buffer;
-  if (buffer < 0) return {};
+  const int planned = impl_->plan.snapshot_buffer;
+  const int buffer = planned < 0 ? impl_->plan.maintenance_buffer : planned;
   return {impl_->memory.at(buffer), static_cast<std::size_t>(impl_->plan.buffers[static_cast<std::size_t>(buffer)].bytes)};
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/executor.h"
@@ -24,11 +25,16 @@
 
 namespace spillway {
 
+class GradientAccess;
+
 struct EngineOptions {
   std::uint64_t seed = 1234;
   // What the run starts from instead of the seed: state and counters of a checkpoint. Borrowed by the constructor.
   StateSource* source = nullptr;
   GateState gate{};             // used with `source`
+  // Asked at the gate of each step; what any rank says, all are told (StepResult::flags): the bits mean something to
+  // the caller alone. So that ranks can agree, step by step, to stop or to save.
+  std::function<std::uint64_t()> flags = {};
   // Of all ranks of the plan; borrowed. nullptr: a world of one.
   World* world = nullptr;
   // Run two steps that change nothing before the first: in one every page is touched and every thread
@@ -43,6 +49,7 @@ struct StepResult {
   std::int64_t step = 0;         // 1 for the first, counting skipped ones, and those before a resume
   GateVerdict verdict;
   std::string non_finite_tensor;  // the first one, if the step was skipped for it
+  std::uint64_t flags = 0;       // of all ranks, or'ed
   double step_ms = 0.0;          // from the gate of the step before to this one's
 };
 
@@ -89,10 +96,20 @@ class Engine {
   // that names the rank and the layer. Collective.
   void compare_ranks();
 
+  // Drains, then reads or replaces all of one parameter's section, wherever it lives: see TensorAccess. Collective.
+  void read_tensor(std::string_view name, StateSection section, std::span<float> out);
+  void write_tensor(std::string_view name, StateSection section, std::span<const float> values);
+
+  // From the coming step on, calls `hook` in every step when the gradients are complete, before norm, clipping and verdict,
+  // on a thread of the engine; the optimizer waits meanwhile. All ranks give one. What it throws ends the run with that
+  // error. Empty: none. Between steps only.
+  void before_update(std::function<void(GradientAccess&)> hook);
+
   // Flips a bit of the first weight of a layer here.
   void corrupt_for_test(int layer);
 
-  // What this rank saves, item after item; and memory for items on their way, if the plan has any.
+  // What this rank saves, item after item; and memory for items on their way: what the plan has for them, else room for
+  // one between steps.
   std::span<const SnapshotItem> snapshot_items() const;
   std::span<std::byte> snapshot_memory();
 

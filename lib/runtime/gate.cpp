@@ -8,6 +8,12 @@
 
 namespace spillway {
 
+namespace {
+
+double counted_tokens(const GateInput& input) { return static_cast<double>(std::max<std::int64_t>(1, input.tokens)); }
+
+}  // namespace
+
 Gate::Gate(const Config& config) : config_(config), scaler_(config.dtype, config.loss_scale) {}
 
 void Gate::restore(const GateState& state) {
@@ -16,15 +22,17 @@ void Gate::restore(const GateState& state) {
   skipped_steps_ = state.skipped_steps;
 }
 
+double Gate::gradient_factor(const GateInput& input) const {
+  return scaler_.scale() * (counted_tokens(input) / static_cast<double>(input.planned_tokens));
+}
+
 GateVerdict Gate::decide(const GateInput& input) {
   GateVerdict verdict;
   const OptimizerConfig& optimizer = config_.optimizer;
   const double scaled_norm = global_norm(input.square_sums);
   const bool overflow = !std::isfinite(scaled_norm);
-  const auto tokens = static_cast<double>(std::max<std::int64_t>(1, input.tokens));
-  // What the gradients were multiplied with, all told: targets that are missing make the mean's divisor smaller.
-  const double factor = scaler_.scale() * (tokens / static_cast<double>(input.planned_tokens));
-  verdict.loss = input.loss_sum / tokens;
+  const double factor = gradient_factor(input);
+  verdict.loss = input.loss_sum / counted_tokens(input);
   verdict.loss_scale = scaler_.scale();
   verdict.gradient_norm = scaled_norm / factor;
   verdict.learning_rate = learning_rate(config_.scheduler, optimizer.learning_rate, applied_steps_);

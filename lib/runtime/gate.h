@@ -47,6 +47,10 @@ class Gate {
 
   GateVerdict decide(const GateInput& input);
 
+  // What the mean gradient of the step was multiplied with: the loss scale, and the tokens that have a target over
+  // those by which backward divided.
+  double gradient_factor(const GateInput& input) const;
+
   GateState state() const { return {scaler_.state(), applied_steps_, skipped_steps_}; }
   void restore(const GateState& state);
 

@@ -1,8 +1,10 @@
 // The tasks at the gate: what all ranks have counted becomes one verdict.
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
 
+#include "base/values.h"
 #include "runtime/task_actions.h"
 
 namespace spillway {
@@ -12,7 +14,7 @@ WorldStatistics PlanActions::gather_statistics(const Task& task) {
   const auto* statistics = pointer<const double>(task, Role::square_sums);
   const auto* host_sums = pointer<const double>(task, Role::host_square_sums);
   std::size_t at = 0;
-  WorldStatistics mine{0.0, 0.0, counted_tokens_};
+  WorldStatistics mine{0.0, 0.0, counted_tokens_, ask_flags_ ? ask_flags_() : 0};
   for (const LayerPlan& layer : plan_.layers) {
     const double* sums = (layer.square_sums_on_host ? host_sums : statistics) + layer.first_piece;
     for (std::int64_t i = 0; i < norm_pieces(layer.slice.size()); ++i) {
@@ -33,7 +35,9 @@ void PlanActions::decide(const Task& task) {
   const WorldStatistics mine = links_ == nullptr ? gather_statistics(task) : WorldStatistics{};
   const WorldStatistics* ranks = links_ == nullptr ? &mine : pointer<const WorldStatistics>(task, Role::world_statistics);
   GateInput input{0.0, 0, planned_tokens(), links_ == nullptr ? square_sums_ : rank_sums_};
+  flags_ = 0;
   for (std::size_t r = 0; r < rank_sums_.size(); ++r) {
+    flags_ |= ranks[r].flags;
     input.loss_sum += ranks[r].loss_sum;
     input.tokens += ranks[r].tokens;
     rank_sums_[r] = ranks[r].square_sum;
@@ -41,10 +45,21 @@ void PlanActions::decide(const Task& task) {
   if (rehearsal_) {
     verdict_ = GateVerdict{};
   } else {
+    if (before_update_) show_gradients(input);
     verdict_ = gate_.decide(input);
     if (verdict_.first_bad_piece >= 0) name_bad_tensor();
   }
   gate_ns_ = device_.now_ns();
+}
+
+// Norm, clipping and verdict follow what the hook changes. Other ranks' sums were exchanged before it.
+void PlanActions::show_gradients(const GateInput& input) {
+  GradientAccess gradients(plan_, memory_, device_, {plan_, layers_, links_}, gate_.gradient_factor(input), square_sums_);
+  before_update_(gradients);
+  if (links_ == nullptr || !gradients.edited()) return;
+  double mine = 0.0;
+  for (const double sum : square_sums_) mine += sum;
+  links_->control().exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(rank_sums_)));
 }
 
 // All ranks come to the same verdict, and so all of them come here: the first that has a value which is not finite
@@ -80,13 +95,10 @@ std::string PlanActions::bad_tensor_here() const {
   const std::int64_t begin = layer.slice.begin + piece * kNormPiece, end = std::min(begin + kNormPiece, layer.slice.end);
   const std::int64_t width = size_of(layer.gradient_dtype), base = layer.square_sums_on_host ? layer.slice.begin : layer.owned.begin;
   const std::vector<std::byte> bytes = gradient_piece(layer, (begin - base) * width, (end - base) * width);
-  const auto value = [&](std::int64_t i) {
-    if (layer.gradient_dtype == DType::f32) return reinterpret_cast<const float*>(bytes.data())[i];
-    const auto bits = reinterpret_cast<const std::uint16_t*>(bytes.data())[i];
-    return layer.gradient_dtype == DType::bf16 ? to_float(bf16{bits}) : to_float(f16{bits});
-  };
+  std::vector<float> values(static_cast<std::size_t>(end - begin));
+  widen(layer.gradient_dtype, bytes, values);
   std::int64_t element = begin;
-  while (element + 1 < end && std::isfinite(value(element - begin))) ++element;
+  while (element + 1 < end && std::isfinite(values[static_cast<std::size_t>(element - begin)])) ++element;
   for (const ParamSpec& param : layers_[l]->params()) {
     if (element >= param.offset && element < param.offset + param.num_elements) return param.name;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/parallel.h"
+#include "base/values.h"
 #include "runtime/param_ranges.h"
 #include "zero/partition.h"
 
@@ -61,24 +62,6 @@ void StateAccess::store(int tile) {
   }
 }
 
-namespace {
-
-template <class T>
-void round_all(std::span<const float> from, std::byte* to) {
-  auto* out = reinterpret_cast<T*>(to);
-  for (std::size_t i = 0; i < from.size(); ++i) out[i] = from_float<T>(from[i]);
-}
-
-void round_all(std::span<const float> from, DType dtype, std::byte* to) {
-  switch (dtype) {
-    case DType::f32: return round_all<float>(from, to);
-    case DType::bf16: return round_all<bf16>(from, to);
-    case DType::f16: return round_all<f16>(from, to);
-  }
-}
-
-}  // namespace
-
 // Behind the largest state of a tile.
 std::byte* StateAccess::rounded_weights() const {
   return memory_.at(plan_.maintenance_buffer) + plan_.buffers[static_cast<std::size_t>(plan_.maintenance_buffer)].bytes - plan_.maintenance_weights_bytes;
@@ -90,7 +73,7 @@ void StateAccess::round_and_store(int chunk, std::span<const float> values) {
   const std::int64_t width = size_of(plan_.request.dtype), bytes = c.num_elements() * width;
   std::byte* staged = rounded_weights();
   memory_.note_use(plan_.maintenance_buffer, plan_.buffers[static_cast<std::size_t>(plan_.maintenance_buffer)].bytes - plan_.maintenance_weights_bytes + bytes);
-  round_all(values, plan_.request.dtype, staged);
+  narrow(plan_.request.dtype, values, {staged, static_cast<std::size_t>(bytes)});
   if (c.extent >= 0) {
     channel_->write(c.extent, staged, 0);
     wait_for_transfer();

@@ -18,8 +18,16 @@ constexpr std::int64_t kUpdatePiece = 32 * 1024;
 }  // namespace
 
 PlanActions::PlanActions(const Plan& plan, PlanMemory& memory, const std::vector<std::unique_ptr<Layer>>& layers, Device& device,
-                         Ops& ops, Gate& gate, RankLinks* links, SnapshotReader* snapshots)
-    : plan_(plan), memory_(memory), layers_(layers), device_(device), ops_(ops), gate_(gate), links_(links), snapshots_(snapshots) {
+                         Ops& ops, Gate& gate, RankLinks* links, SnapshotReader* snapshots, std::function<std::uint64_t()> flags)
+    : plan_(plan),
+      memory_(memory),
+      layers_(layers),
+      device_(device),
+      ops_(ops),
+      gate_(gate),
+      links_(links),
+      snapshots_(snapshots),
+      ask_flags_(std::move(flags)) {
   std::int64_t pieces = 0;
   for (const LayerPlan& layer : plan.layers) pieces += norm_pieces(layer.slice.size());
   square_sums_.resize(static_cast<std::size_t>(pieces));

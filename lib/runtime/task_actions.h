@@ -1,12 +1,15 @@
 // What each kind of task does, in terms of layers, kernels, copies and transfers.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/executor.h"
 #include "runtime/gate.h"
+#include "runtime/gradient_access.h"
 #include "runtime/plan_memory.h"
 #include "runtime/rank_links.h"
 #include "runtime/snapshot_reader.h"
@@ -22,7 +25,7 @@ class PlanActions final : public TaskActions {
   // Borrows everything.
   // `links` and `snapshots` are nullptr in a world of one, and where the plan has no snapshots.
   PlanActions(const Plan& plan, PlanMemory& memory, const std::vector<std::unique_ptr<Layer>>& layers, Device& device, Ops& ops,
-              Gate& gate, RankLinks* links, SnapshotReader* snapshots);
+              Gate& gate, RankLinks* links, SnapshotReader* snapshots, std::function<std::uint64_t()> flags);
 
   void enqueue(const Task& task, Stream& stream) override;
   void execute(const Task& task) override;
@@ -33,8 +36,12 @@ class PlanActions final : public TaskActions {
   // updated and the gate remembers nothing.
   void begin_step(std::int64_t counted_tokens, SnapshotSink* sink, bool rehearsal);
 
+  // What the gate of every later run that is no rehearsal calls before it looks at the norm; may be empty.
+  void before_update(std::function<void(GradientAccess&)> hook) { before_update_ = std::move(hook); }
+
   // After the gate of that run.
   const GateVerdict& verdict() const { return verdict_; }
+  std::uint64_t flags() const { return flags_; }
   const std::string& first_bad_tensor() const { return first_bad_tensor_; }
   std::int64_t gate_ns() const { return gate_ns_; }
 
@@ -60,6 +67,7 @@ class PlanActions final : public TaskActions {
   WorldStatistics gather_statistics(const Task& task);
   void exchange(const Task& task);
   void decide(const Task& task);
+  void show_gradients(const GateInput& input);
   void name_bad_tensor();
   std::string bad_tensor_here() const;
   std::vector<std::byte> gradient_piece(const LayerPlan& layer, std::int64_t begin, std::int64_t end) const;
@@ -74,6 +82,9 @@ class PlanActions final : public TaskActions {
   RankLinks* links_;
   SnapshotReader* snapshots_;
   SnapshotSink* sink_ = nullptr;
+  std::function<std::uint64_t()> ask_flags_;
+  std::uint64_t flags_ = 0;
+  std::function<void(GradientAccess&)> before_update_;
   std::vector<double> rank_sums_;    // square sums by rank
   std::vector<double> square_sums_;  // of this rank's slices of all layers in order
   std::int64_t counted_tokens_ = 0;

@@ -42,7 +42,7 @@ const Layout kLayouts[] = {
     {"some empty", [](int from, int to) -> std::int64_t { return (from + to) % 2 == 0 ? 0 : 513; }},
     {"only one not empty", [](int from, int) -> std::int64_t { return from == 0 ? 777 : 0; }},
     {"all empty", [](int, int) -> std::int64_t { return 0; }},
-    {"1 MiB + 3", [](int, int) -> std::int64_t { return kMiB + 3; }},
+    {"1 MiB + 3", [](int from, int to) -> std::int64_t { return (from + to) % 2 == 1 ? kMiB + 3 : 5; }},
 };
 
 enum class Order { by_rank, reversed, with_gaps };

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "base/hash.h"
-#include "checkpoint/values.h"
+#include "base/values.h"
 #include "support/thread_ranks.h"
 
 namespace spillway::testing {
@@ -38,6 +38,7 @@ SnapshotItem item_from(std::span<const TensorInfo> tensors, DType dtype, std::in
 }  // namespace
 
 float MadeUpModel::value(const std::string& param, StateSection section, std::int64_t index) const {
+  if (section == StateSection::master && index == odd.index && param == odd.param) return odd.value;
   const std::uint64_t key = hash_key(param, name_of(section)) + seed;
   std::uint64_t bits = (key ^ static_cast<std::uint64_t>(index)) * 0x9e3779b97f4a7c15u;
   bits = (bits ^ (bits >> 29)) * 0xbf58476d1ce4e5b9u;

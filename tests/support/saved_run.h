@@ -13,11 +13,19 @@
 
 namespace spillway::testing {
 
+// A master weight that is not what it would be.
+struct OddValue {
+  std::string param;
+  std::int64_t index = 0;
+  float value = 0.0f;
+};
+
 struct MadeUpModel {
   ModelSpec spec;
   DType dtype = DType::bf16;
   std::vector<checkpoint::TensorInfo> tensors;
   std::uint64_t seed = 1;  // another seed, other values
+  OddValue odd;
 
   float value(const std::string& param, StateSection section, std::int64_t index) const;
 };

@@ -68,7 +68,9 @@ std::unique_ptr<Engine> make_engine(const RunSetup& setup) {
   Plan plan = make_plan(request_of(setup, layers));
   if (setup.edit_plan) setup.edit_plan(plan);
   EngineOptions options;
-  options.seed = 7;
+  options.seed = kSeed;
+  options.source = setup.source;
+  options.gate = Gate(setup.config).state();
   options.rehearse = setup.rehearse;
   options.executor.chaos_max_delay_us = setup.chaos_us;
   options.executor.chaos_seed = setup.chaos_seed;
@@ -105,6 +107,7 @@ RunResult train(const RunSetup& setup) {
     if (setup.before_step) setup.before_step(*engine, step);
     result.steps.push_back(engine->step());
   }
+  if (setup.after_steps) setup.after_steps(*engine);
   result.state_hash = engine->state_hash();
   result.sent_bytes = engine->sent_bytes();
   for (int t = 0; t < kTiers; ++t) {

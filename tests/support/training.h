@@ -14,6 +14,9 @@
 
 namespace spillway::testing {
 
+// Of the initial values.
+inline constexpr std::uint64_t kSeed = 7;
+
 struct RunSetup {
   Config config;
   ModelSpec spec;
@@ -25,8 +28,10 @@ struct RunSetup {
   std::function<void(Plan&)> edit_plan;                   // after planning
   std::function<std::unique_ptr<IoEngine>(const IoEngineOptions&)> make_io_engine;
   std::function<void(Engine&, int step)> before_step;
+  std::function<void(Engine&)> after_steps;
   std::function<void(PlanRequest&)> edit_request;          // before planning
   std::vector<std::string> frozen;
+  StateSource* source = nullptr;                           // what the run starts from, instead of the seed
   World* world = nullptr;                                  // this run's ranks; nullptr: one
 };
 

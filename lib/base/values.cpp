@@ -1,9 +1,9 @@
-#include "checkpoint/values.h"
+#include "base/values.h"
 
 #include <cassert>
 #include <cstring>
 
-namespace spillway::checkpoint {
+namespace spillway {
 
 namespace {
 
@@ -45,4 +45,4 @@ void round_values(DType dtype, std::span<float> values) {
   });
 }
 
-}  // namespace spillway::checkpoint
+}  // namespace spillway

@@ -6,7 +6,7 @@
 
 #include "spillway/dtype.h"
 
-namespace spillway::checkpoint {
+namespace spillway {
 
 // The first out.size() values of `bytes`, which are of `dtype`.
 void widen(DType dtype, std::span<const std::byte> bytes, std::span<float> out);
@@ -17,4 +17,4 @@ void narrow(DType dtype, std::span<const float> values, std::span<std::byte> out
 // To the nearest values of `dtype`.
 void round_values(DType dtype, std::span<float> values);
 
-}  // namespace spillway::checkpoint
+}  // namespace spillway

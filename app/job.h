@@ -1,0 +1,55 @@
+// The processes of a run, as the program sees them: one by one on their own, or together under a launcher.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "spillway/communicator.h"
+
+namespace spillway::app {
+
+// Another rank says what went wrong; this one ends quietly, with the same exit status.
+struct Silent {
+  int status;
+};
+
+// The exit status by the kind of error.
+int exit_status(const std::exception& error);
+
+class Job {
+ public:
+  // Joins the other processes of the launch, if there are any, and divides the machine's cores among those on it: call it
+  // before any thread is started. Throws CommError.
+  explicit Job(const WorldOptions& options);
+
+  World& world() { return *world_; }
+  int rank() const { return world_->rank(); }
+  int size() const { return world_->size(); }
+  int local_size() const { return world_->local_size(); }
+  bool leads() const { return rank() == 0; }  // prints, and writes the run's files
+
+  // Calls act(), on all ranks, and goes on only if none has failed: else the first that has throws its error, on all
+  // others Silent is thrown. For what every rank does alike and each may refuse.
+  void agree(const std::function<void()>& act);
+
+  // Over all ranks, in their order; the same on each.
+  double sum(double mine);
+  std::int64_t sum(std::int64_t mine);
+  std::int64_t smallest(std::int64_t mine);
+  // What rank 0 has.
+  std::string of_leader(const std::string& mine);
+  std::vector<std::string> exchange(const std::string& mine) { return control_->exchange(mine); }
+
+ private:
+  void divide_cores();
+  template <class T>
+  std::vector<T> of_all(T mine);
+
+  std::unique_ptr<World> world_;
+  std::unique_ptr<Communicator> control_;
+};
+
+}  // namespace spillway::app
