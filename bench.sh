@@ -9,10 +9,10 @@ source scripts/build.sh
 
 subjects() {
   local file name names=()
-  for file in bench/*_bench.cpp; do
+  for file in bench/*_bench.cpp bench/*_bench.py; do
     if [[ -f $file ]]; then
       name=${file#bench/}
-      names+=("${name%_bench.cpp}")
+      names+=("${name%_bench.*}")
     fi
   done
   echo "${names[*]:-none yet}"
@@ -36,15 +36,23 @@ for argument in "$@"; do
   esac
 done
 [[ -n $subject ]] || die "which subject? $(usage)"
-[[ $subject =~ ^[a-z0-9_]+$ && -f bench/${subject}_bench.cpp ]] || die "no subject '$subject'; $(usage)"
+[[ $subject =~ ^[a-z0-9_]+$ && (-f bench/${subject}_bench.cpp || -f bench/${subject}_bench.py) ]] || die "no subject '$subject'; $(usage)"
+# A benchmark in Python runs the program as its user does.
+if [[ -f bench/${subject}_bench.py ]]; then
+  target=app/spillway
+  command=(/usr/bin/python3 "bench/${subject}_bench.py" build-bench/app/spillway)
+else
+  target=bench/${subject}_bench
+  command=("build-bench/$target")
+fi
 
 install_packages build bench
 configure build-bench -Dbuildtype=release -Dtests=disabled -Dbench=enabled
-compile build-bench "bench/${subject}_bench"
+compile build-bench "$target"
 
 mkdir -p out/bench
 output=out/bench/$subject.txt
-"build-bench/bench/${subject}_bench" "${arguments[@]}" | tee "$output"
+"${command[@]}" "${arguments[@]}" | tee "$output"
 tail -n 1 "$output" | /usr/bin/python3 -c '
 import json, sys
 try:

@@ -28,6 +28,7 @@ constexpr const char* kExamples =
     "  spillway train --config configs/demo.json --model gpt2-10m --data book.txt --steps 200 --out run\n"
     "  spillway train --config configs/demo.json --model gpt2-10m --data book.txt --steps 400 --out run --resume auto\n"
     "  mpirun -n 4 spillway train --config configs/zero3_nvme.json --model gpt2-10m --data book.txt --steps 200 --out run\n"
+    "  spillway plan  --config my.json --model gpt2-xl --ranks 64 --profile bench/profiles/a100_80gb.json\n"
     "  spillway inspect run\n"
     "  spillway export run --to weights --dtype bf16";
 
@@ -107,6 +108,29 @@ void add_export_options(CLI::App& command, ExportOptions& options) {
   command.add_flag("--allow-non-finite", options.allow_non_finite, "export infinities and NaN as they are");
 }
 
+void add_plan_options(CLI::App& command, PlanOptions& options) {
+  command.add_flag("--json", options.json, "the complete plan as one JSON object");
+  command.add_option("--ranks", options.world.ranks, "plan for so many ranks without starting them; memory is limited by the configuration alone")
+      ->check(at_least(1))
+      ->option_text("N");
+  command.add_option("--rank", options.world.rank, "with --ranks: the one to show; default: 0, which has the largest shards")->check(at_least(0))->option_text("R");
+  command.add_option("--profile", options.world.profile, "rates of another machine, instead of this one's or spillway.profile")->option_text("FILE.json");
+}
+
+// What only makes sense together.
+void check_world(const CLI::App& command, const PaperWorld& world) {
+  constexpr std::int64_t kMostRanks = 1 << 16;
+  for (const char* name : {"--rank", "--profile"}) {
+    if (command.count(name) > 0 && command.count("--ranks") == 0) {
+      throw ConfigError(fmt::format("{} needs --ranks, the number of ranks to plan for (1 is allowed); {}", name, "see spillway plan --help"));
+    }
+  }
+  if (world.ranks > kMostRanks) throw ConfigError(fmt::format("--ranks {} is too many to plan for; allowed: 1 to {}", world.ranks, kMostRanks));
+  if (world.ranks > 0 && world.rank >= world.ranks) {
+    throw ConfigError(fmt::format("--rank {} is not a rank of a world of {}; allowed: 0 to {}", world.rank, world.ranks, world.ranks - 1));
+  }
+}
+
 std::string help_of(const std::string& command) { return command.empty() ? "see spillway --help" : fmt::format("see spillway {} --help", command); }
 
 // What the parser could not place.
@@ -149,7 +173,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_train_options(*train, line.train, "Options");
   CLI::App* plan = app.add_subcommand("plan", "Show what a run would need, where everything would live, and what would bound its step.")->allow_extras();
   add_run_options(*plan, line.plan.run, false);
-  plan->add_flag("--json", line.plan.json, "the complete plan as one JSON object");
+  add_plan_options(*plan, line.plan);
   add_train_options(*plan, unused, "Taken, so that the arguments of train serve as they are, and not used");
   CLI::App* inspect = app.add_subcommand("inspect", "Show what is inside a checkpoint and verify it, or compare two.")->allow_extras();
   add_inspect_options(*inspect, line.inspect);
@@ -173,7 +197,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   const auto& [command, which] = *chosen();
   refuse_rest(*command, command->get_name());
   if (which == Command::train) require(*command, {"--config", "--model", "--data", "--steps"});
-  if (which == Command::plan) require(*command, {"--config", "--model"});
+  if (which == Command::plan) {
+    require(*command, {"--config", "--model"});
+    check_world(*command, line.plan.world);
+  }
   if (which == Command::inspect) require(*command, {"CHECKPOINT"});
   if (which == Command::export_weights) require(*command, {"CHECKPOINT", "--to"});
   line.command = which;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "spillway/communicator.h"
 
@@ -41,6 +42,8 @@ class Job {
   std::int64_t smallest(std::int64_t mine);
   // What rank 0 has.
   std::string of_leader(const std::string& mine);
+  // For what runs between the ranks before there is an engine.
+  Communicator& control() { return *control_; }
   std::vector<std::string> exchange(const std::string& mine) { return control_->exchange(mine); }
 
  private:

@@ -31,8 +31,16 @@ struct TrainOptions {
   std::string on_save_error = "continue";  // or "stop"
 };
 
+// A world to plan for that is not started, of machines that need not be like this one.
+struct PaperWorld {
+  std::int64_t ranks = 0;  // 0: the world is the one that was started
+  std::int64_t rank = 0;   // the one whose plan is shown
+  std::string profile;     // rates; empty: the configuration's
+};
+
 struct PlanOptions {
   RunOptions run;
+  PaperWorld world;
   bool json = false;
 };
 

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "memory/process_memory.h"
 #include "runtime/measure.h"
+#include "runtime/measure_comm.h"
 #include "spillway/cpu_adam.h"
 #include "spillway/error.h"
 #include "spillway/ops.h"
@@ -86,10 +87,13 @@ std::string nvme_folder(const Config& config) {
   return {};
 }
 
-Setup prepare(const RunOptions& options, const Job& job, bool saves) {
+namespace {
+
+// What there is to train.
+Setup load(const RunOptions& options, std::int64_t world_size, bool warns) {
   Setup setup;
-  setup.config = load_config(options.config, {job.size(), options.steps});
-  if (job.leads()) {
+  setup.config = load_config(options.config, {world_size, options.steps});
+  if (warns) {
     for (const std::string& warning : setup.config.warnings) log_warning(warning);
   }
   setup.spec = model_of(options.model);
@@ -101,15 +105,51 @@ Setup prepare(const RunOptions& options, const Job& job, bool saves) {
   }
   active_isa();  // a name that is none is refused here, not by the first update
   set_parallel_threads(setup.config.spillway.threads);
-  setup.device = open_device(options.device, setup.config);
   setup.request = make_request(setup.config, setup.spec, setup.layers, time, host_scratch_sizes());
+  return setup;
+}
+
+MachineRates rates_of(const Setup& setup, Device& device) {
+  return measure_host_rates(device, setup.spec, setup.request.shape, setup.config.dtype, nvme_folder(setup.config), setup.config.spillway.io_engine);
+}
+
+}  // namespace
+
+Setup prepare(const RunOptions& options, const Job& job, bool saves) {
+  Setup setup = load(options, job.size(), job.leads());
   setup.request.rank = job.rank();
+  setup.device = open_device(options.device, setup.config);
   if (saves) setup.request.snapshot_bytes = setup.config.spillway.checkpoint_memory.value_or(kSnapshotTiles * 12 * setup.request.tile_size);
   fill_in_budgets(setup.config, job.local_size(), setup.request);
-  setup.rates = setup.config.spillway.profile.empty()
-                    ? measure_host_rates(*setup.device, setup.spec, setup.request.shape, setup.config.dtype, nvme_folder(setup.config),
-                                         setup.config.spillway.io_engine)
-                    : load_rates(setup.config.spillway.profile);
+  if (!setup.config.spillway.profile.empty()) setup.rates = load_rates(setup.config.spillway.profile);
+  return setup;
+}
+
+void measure_rates(Job& job, Setup& setup) {
+  if (!setup.config.spillway.profile.empty()) return;
+  // All at once: what the ranks of a machine share is divided here as it will be in a step.
+  job.control().barrier();
+  job.agree([&] { setup.rates = rates_of(setup, *setup.device); });
+  if (job.size() == 1) return;
+  const CommRates comm = measure_comm_rates(job.control(), *setup.device);
+  setup.rates.comm_bytes = comm.bytes_per_s;
+  setup.rates.comm_latency_s = comm.latency_s;
+  if (job.local_size() == 1 || job.world().local_rank() != 0 || nvme_folder(setup.config).empty()) return;
+  log_info(fmt::format("{}: {} ranks share the disk under '{}': {:.2f} GB/s read and {:.2f} GB/s written for each while all of them are at it",
+                       job.world().host(), job.local_size(), nvme_folder(setup.config), setup.rates.nvme_read_bytes * 1e-9,
+                       setup.rates.nvme_write_bytes * 1e-9));
+}
+
+Setup prepare_on_paper(const RunOptions& options, const PaperWorld& world) {
+  Setup setup = load(options, world.ranks, true);
+  setup.request.rank = static_cast<int>(world.rank);
+  nvme_folder(setup.config);  // one, or it is refused
+  const std::string& profile = world.profile.empty() ? setup.config.spillway.profile : world.profile;
+  if (!profile.empty()) {
+    setup.rates = load_rates(profile);
+    return setup;
+  }
+  setup.rates = rates_of(setup, *open_device(options.device, setup.config));
   return setup;
 }
 

@@ -18,15 +18,24 @@ struct Setup {
   Config config;
   ModelSpec spec;
   std::vector<std::unique_ptr<Layer>> layers;
-  std::unique_ptr<Device> device;
+  std::unique_ptr<Device> device;  // none on paper
   PlanRequest request;
   MachineRates rates;
 };
 
 // Loads, validates, opens the device, fills in the budgets the configuration leaves open from this rank's part of what
-// the machine has, and measures (or loads) the machine's rates. With `saves`, the plan gets memory for snapshots.
+// the machine has, and loads rates if the configuration names them. With `saves`, the plan gets memory for snapshots.
 // Throws spillway::Error.
 Setup prepare(const RunOptions& options, const Job& job, bool saves);
+
+// The same for a world that is only planned for: no device is opened if the rates are given, budgets that the
+// configuration leaves open stay open, and folders need not exist. Measured rates are this machine's, as if each rank
+// had one like it.
+Setup prepare_on_paper(const RunOptions& options, const PaperWorld& world);
+
+// Measures the rates of this machine, and of collectives, if the configuration does not name them: all ranks at the same
+// time, since they share what they measure. Collective.
+void measure_rates(Job& job, Setup& setup);
 
 // Budgets that the configuration left open become the smallest of any rank, so that all plan alike. Collective.
 void agree_on_budgets(Job& job, Setup& setup);

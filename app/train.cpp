@@ -76,6 +76,7 @@ Training::Training(const TrainOptions& options, Job& job) : options_(options), j
     tensors_ = tensors_of(setup_.layers);
   });
   agree_on_budgets(job_, setup_);
+  measure_rates(job_, setup_);
   job_.agree([&] { open_data(); });
   open_checkpoint();
   std::optional<Plan> plan;

@@ -85,10 +85,10 @@ TEST(Simulate, StepsChainWithoutABarrier) {
   for (std::size_t i = 0; i < barred.tasks.size(); ++i) {
     for (int back = 0; back < 12; ++back) barred.tasks[i].dependencies.push_back({last - back, true});
   }
-  const double chained_s = simulate(plan.step, task_seconds(plan.step, rates), rates).step_s;
-  const double barred_s = simulate(barred, task_seconds(barred, rates), rates).step_s;
+  const double chained_s = simulate(plan.step, task_seconds(plan, plan.step, rates), rates).step_s;
+  const double barred_s = simulate(barred, task_seconds(plan, barred, rates), rates).step_s;
   double optimizer_s = 0.0;
-  const std::vector<double> seconds = task_seconds(plan.step, rates);
+  const std::vector<double> seconds = task_seconds(plan, plan.step, rates);
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     if (plan.step.tasks[i].kind == TaskKind::read_tile) optimizer_s += seconds[i];
   }
@@ -100,7 +100,7 @@ TEST(Simulate, TerminatesForRandomPlansBetweenTheBusiestLaneAndTheSumOfAll) {
   for (int i = 0; i < 300; ++i) {
     const Plan plan = build_plan(testing::random_request(random));
     const MachineRates rates = separate_resources();
-    const std::vector<double> seconds = task_seconds(plan.step, rates);
+    const std::vector<double> seconds = task_seconds(plan, plan.step, rates);
     const Simulation s = simulate(plan.step, seconds, rates);
     std::array<double, kLanes> alone{};
     double sum = 0.0, busiest = 0.0;

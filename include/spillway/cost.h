@@ -9,15 +9,19 @@
 
 namespace spillway {
 
-// Sustained rates of one machine, measured at start or read from a profile. Bytes and operations per
-// second of one task running alone.
+// Sustained rates of one rank's machine, measured at start or read from a profile. Bytes and operations per
+// second of one task running alone; of what ranks of a node share (memory, disks), the part that is left for
+// one of them when all are busy.
 struct MachineRates {
   double matmul_flops = 50e9;        // forward and backward of layers
   double device_bytes = 10e9;        // element-wise passes over gradients on the device
   double h2d_bytes = 8e9;
   double d2h_bytes = 8e9;
-  double comm_bytes = 8e9;           // that a rank sends, or receives, in a collective
-  double comm_latency_s = 20e-6;     // of a small collective
+  double comm_bytes = 8e9;           // that a rank sends, or receives, in a collective within its node
+  double comm_latency_s = 20e-6;     // of a small collective within a node
+  double network_bytes = 0.0;        // that a node sends, or receives: shared by its ranks; 0: never what bounds
+  double network_latency_s = 0.0;    // from one node to the next
+  int ranks_per_node = 0;            // neighbours in the order of ranks; 0: all ranks are on one node
   double cpu_adam_bytes = 10e9;      // traffic of the fused update, and of passes over host gradients
   double nvme_read_bytes = 1e9;
   double nvme_write_bytes = 0.7e9;
@@ -30,12 +34,39 @@ struct MachineRates {
   bool operator==(const MachineRates&) const = default;
 };
 
-// A profile is a JSON object of the fields above. Throws ConfigError / IoError.
+// A profile is a JSON object of the fields above; keys that begin with _ are notes. Throws ConfigError / IoError.
 MachineRates load_rates(const std::string& file);
 std::string rates_json(const MachineRates& rates);
 
-// Seconds each task takes alone, by the rates.
-std::vector<double> task_seconds(const Program& program, const MachineRates& rates);
+// What a collective moves for the rank of a plan, whose node has r ranks of which g belong to the rank's group.
+//
+// All-gather, as a ring: a rank receives what the others of its group hold. What lives on other nodes enters a node
+// once for each group that has a member there, of which there are r / g; the ranks of the node pass it on.
+// Reduce-scatter, as a pairwise exchange (the sum is taken by the receiver, in the order of ranks): a rank sends each
+// other rank its part. What leaves a node is r times what one rank sends to other nodes: nothing is summed on the way,
+// so it is up to r times the traffic of a ring.
+struct CollectiveTraffic {
+  std::int64_t rank_bytes = 0;  // through this rank's own link
+  std::int64_t node_bytes = 0;  // through its node's network
+  int nodes = 1;                // that have a member of the group
+};
+
+// Of a task that is a collective.
+CollectiveTraffic traffic_of(const Plan& plan, const Task& task, int ranks_per_node);
+
+// Of all collectives of a step.
+struct StepTraffic {
+  std::int64_t gathered = 0;  // bytes that this rank receives in all-gathers
+  std::int64_t reduced = 0;   // that it sends in reduce-scatters
+  std::int64_t sent = 0;      // that it sends in all of them, to each other rank what that rank needs: Communicator::sent_bytes()
+  std::int64_t node = 0;      // that enter or leave its node
+};
+StepTraffic step_traffic(const Plan& plan, int ranks_per_node);
+
+// Seconds each task of one of the plan's programs takes alone, by the rates. A collective takes
+//   comm_latency_s + (nodes - 1) network_latency_s + max(rank_bytes / comm_bytes, node_bytes / network_bytes):
+// links within and between nodes work at the same time, messages pass the nodes one after the other.
+std::vector<double> task_seconds(const Plan& plan, const Program& program, const MachineRates& rates);
 
 struct SimulatedTask {
   int task;

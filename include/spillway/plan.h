@@ -70,6 +70,13 @@ inline constexpr int kTaskKinds = static_cast<int>(TaskKind::snapshot) + 1;
 
 std::string_view name_of(TaskKind kind);
 
+// Whether ranks meet in the task. (pack_gradient names the collective it prepares, and exchange_statistics is a
+// control message.)
+constexpr bool is_collective(TaskKind kind) {
+  return kind == TaskKind::all_gather || kind == TaskKind::reduce_scatter || kind == TaskKind::gather_gradient ||
+         kind == TaskKind::all_gather_updated;
+}
+
 // What the bytes of a buffer are, for the ledger.
 enum class Owner : std::uint8_t {
   weights, optimizer_state, gradients, activations, workspace, staging, batch, statistics, communication
@@ -303,6 +310,7 @@ struct Plan {
 
   bool fits() const;
   std::int64_t num_parameters() const;
+  std::int64_t tokens_per_step() const;  // of all ranks
   std::int64_t state_bytes() const;  // 16-bit weights, f32 master and moments, finished gradients
 };
 

@@ -110,6 +110,10 @@ std::int64_t Plan::num_parameters() const {
   return total;
 }
 
+std::int64_t Plan::tokens_per_step() const {
+  return request.shape.batch * request.shape.time * request.accumulation_steps * request.world_size;
+}
+
 std::int64_t Plan::state_bytes() const {
   std::int64_t total = 0;
   for (const LayerPlan& layer : layers) total += layer.num_elements * size_of(request.dtype) + layer.num_trainable * (12 + size_of(layer.gradient_dtype));

@@ -86,6 +86,23 @@ Json lanes_json(const Simulation& simulation) {
   return lanes;
 }
 
+Json world_json(const Plan& plan, const Simulation& simulation, const MachineRates& rates) {
+  const StepTraffic traffic = step_traffic(plan, rates.ranks_per_node);
+  const auto tokens = static_cast<double>(plan.tokens_per_step());
+  double flops = 0.0;
+  for (const Task& task : plan.step.tasks) flops += task.flops;
+  return {{"ranks", plan.request.world_size},
+          {"rank", plan.request.rank},
+          {"tokens_per_step", plan.tokens_per_step()},
+          {"tokens_per_s", tokens / simulation.step_s},
+          {"tokens_per_s_per_rank", tokens / simulation.step_s / plan.request.world_size},
+          {"flops_per_rank_per_step", flops},
+          {"gathered_bytes_per_step", traffic.gathered},
+          {"reduced_bytes_per_step", traffic.reduced},
+          {"sent_bytes_per_step", traffic.sent},
+          {"node_network_bytes_per_step", traffic.node}};
+}
+
 }  // namespace
 
 std::string plan_json(const Plan& plan, const Simulation& simulation, const MachineRates& rates) {
@@ -95,6 +112,7 @@ std::string plan_json(const Plan& plan, const Simulation& simulation, const Mach
   json["state_bytes"] = plan.state_bytes();
   json["predicted_step_ms"] = simulation.step_s * 1e3;
   json["binding_lane"] = name_of(simulation.binding);
+  json["world"] = world_json(plan, simulation, rates);
   json["tiers"] = tiers_json(plan);
   json["lanes"] = lanes_json(simulation);
   json["rates"] = Json::parse(rates_json(rates));

@@ -8,7 +8,7 @@
 
 namespace spillway {
 
-// One object: tiers (peak, budget, by owner), layers, tiles, buffers (tier, offset, bytes, owner), tasks (kind,
+// One object: world (ranks, tokens/s, bytes of collectives of this rank and its node), tiers (peak, budget, by owner), layers, tiles, buffers (tier, offset, bytes, owner), tasks (kind,
 // lane, layer, micro-batch, tile, buffers touched, dependencies, predicted start and end), lanes, rates.
 std::string plan_json(const Plan& plan, const Simulation& simulation, const MachineRates& rates);
 

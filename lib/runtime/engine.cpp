@@ -209,7 +209,7 @@ void Engine::Impl::measure_initial_writes(std::int64_t elapsed_ns) {
 }
 
 void Engine::Impl::predict(bool rehearse) {
-  std::vector<double> seconds = task_seconds(plan.step, rates);
+  std::vector<double> seconds = task_seconds(plan, plan.step, rates);
   prediction = simulate(plan.step, seconds, rates);
   if (!rehearse) return;
   // All ranks rehearse, or none.
