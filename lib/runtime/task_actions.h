@@ -1,6 +1,7 @@
 // What each kind of task does, in terms of layers, kernels, copies and transfers.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -67,6 +68,7 @@ class PlanActions final : public TaskActions {
   WorldStatistics gather_statistics(const Task& task);
   void exchange(const Task& task);
   void decide(const Task& task);
+  void take_snapshot(const Task& task);
   void show_gradients(const GateInput& input);
   void name_bad_tensor();
   std::string bad_tensor_here() const;
@@ -81,7 +83,10 @@ class PlanActions final : public TaskActions {
   Gate& gate_;
   RankLinks* links_;
   SnapshotReader* snapshots_;
-  SnapshotSink* sink_ = nullptr;
+  // The snapshot lane may be a run or two behind the step that is being prepared: each run has a sink of its own.
+  std::array<SnapshotSink*, 4> sinks_{};
+  std::uint32_t prepared_runs_ = 0;       // caller's thread
+  std::uint32_t snapshot_runs_ = 0;       // snapshot lane
   std::function<std::uint64_t()> ask_flags_;
   std::uint64_t flags_ = 0;
   std::function<void(GradientAccess&)> before_update_;
