@@ -1,6 +1,8 @@
 // What each kind of task does, in terms of layers, kernels, copies and transfers.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -66,6 +68,7 @@ class PlanActions final : public TaskActions {
   void sum(const Task& task, Stream& stream);
   WorldStatistics gather_statistics(const Task& task);
   void exchange(const Task& task);
+  void save(const Task& task);
   void decide(const Task& task);
   void show_gradients(const GateInput& input);
   void name_bad_tensor();
@@ -81,7 +84,11 @@ class PlanActions final : public TaskActions {
   Gate& gate_;
   RankLinks* links_;
   SnapshotReader* snapshots_;
-  SnapshotSink* sink_ = nullptr;
+  // Of each run by number. The next run begins, and says where its state goes, while snapshots of the run before, or of the
+  // one before that, are still being taken: the lane keeps count of its own.
+  std::array<SnapshotSink*, 4> sinks_{};
+  std::size_t begun_runs_ = 0;  // the caller's
+  std::size_t saved_runs_ = 0;  // the snapshot lane's
   std::function<std::uint64_t()> ask_flags_;
   std::uint64_t flags_ = 0;
   std::function<void(GradientAccess&)> before_update_;
