@@ -80,11 +80,25 @@ void Job::agree(const std::function<void()>& act) {
   const std::vector<std::string> all = control_->exchange(mine);
   const auto failed = std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
   if (failed == all.end()) return;
+  all_know_ = true;
   const auto failing = static_cast<int>(failed - all.begin());
   const int status = std::stoi(*failed);
   if (failing != rank()) throw Silent{status};
   const std::string text = failed->substr(failed->find(' ') + 1);
   throw_as(status, failing == 0 ? text : fmt::format("rank {} on {}: {}", failing, world_->host(), text));
+}
+
+bool Job::end_with(const std::exception& error) {
+  if (all_know_) return false;
+  world_->fail(error.what());
+  if (!is<CommError>(error)) return false;
+  // What another rank has ended the work with was printed when it was heard.
+  try {
+    world_->check();
+  } catch (const CommError& heard) {
+    return std::string_view(heard.what()) == error.what();
+  }
+  return false;
 }
 
 template <class T>

@@ -12,7 +12,7 @@
 
 namespace spillway::app {
 
-// Another rank says what went wrong; this one ends quietly, with the same exit status.
+// What went wrong is said already, here or by another rank: this one ends quietly, with the status of it.
 struct Silent {
   int status;
 };
@@ -36,6 +36,10 @@ class Job {
   // others Silent is thrown. For what every rank does alike and each may refuse.
   void agree(const std::function<void()>& act);
 
+  // This rank ends because of `error`: tells the others, unless all have it from agree(). True if the user has been told,
+  // by the watch over the other ranks.
+  bool end_with(const std::exception& error);
+
   // Over all ranks, in their order; the same on each.
   double sum(double mine);
   std::int64_t sum(std::int64_t mine);
@@ -51,6 +55,7 @@ class Job {
   template <class T>
   std::vector<T> of_all(T mine);
 
+  bool all_know_ = false;
   std::unique_ptr<World> world_;
   std::unique_ptr<Communicator> control_;
 };

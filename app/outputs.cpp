@@ -51,6 +51,7 @@ Outputs::Outputs(TrainOptions& options) {
 void Outputs::name_files(TrainOptions& options) {
   if (options.out.empty()) return;
   make_folder(options.out);
+  lock_ = FolderLock(options.out);
   const auto fill = [&](std::string& path, const char* name) {
     if (path.empty()) path = (fs::path(options.out) / name).string();
   };

@@ -4,14 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "app/folder_lock.h"
 #include "app/options.h"
 
 namespace spillway::app {
 
 class Outputs {
  public:
-  // Names the files that the command line left to --out and makes that folder. Throws IoError if a file could
-  // not be written where it is asked for, so that no run finds this out at its end.
+  // Names the files that the command line left to --out, makes that folder and takes it for this run alone. Throws
+  // IoError if a file could not be written where it is asked for, so that no run finds this out at its end.
   explicit Outputs(TrainOptions& options);
 
   // Removes the folders it has made, unless keep() was called: a refused run leaves nothing behind.
@@ -26,6 +27,7 @@ class Outputs {
   void make_folder(const std::string& folder);
   void remove_made();
 
+  FolderLock lock_;
   std::vector<std::string> made_;  // innermost first
 };
 

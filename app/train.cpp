@@ -10,6 +10,7 @@
 #include "app/job.h"
 #include "app/outputs.h"
 #include "app/run_report.h"
+#include "app/same_start.h"
 #include "app/setup.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -75,6 +76,7 @@ Training::Training(const TrainOptions& options, Job& job) : options_(options), j
     setup_ = prepare(options_.run, job_, options_.save_every > 0);
     tensors_ = tensors_of(setup_.layers);
   });
+  require_same_start(job_, options, setup_.config);
   agree_on_budgets(job_, setup_);
   measure_rates(job_, setup_);
   job_.agree([&] { open_data(); });
@@ -298,7 +300,7 @@ int train(const TrainOptions& options) {
   } catch (const Silent&) {
     throw;
   } catch (const std::exception& error) {
-    job.world().fail(error.what());
+    if (job.end_with(error)) throw Silent{exit_status(error)};
     throw;
   }
 }

@@ -102,7 +102,9 @@ void Watchdog::run() {
     // be the end of a process, which is the better thing to say.
     for (const int r : watch_.wait(kLastLookMs)) liveness_.ended(r);
     const std::string_view verdict = liveness_.verdict().text.view();
-    close(verdict.empty() ? std::string("the watch over the other ranks failed: ") + error.what() : std::string(verdict));
+    const std::string text = verdict.empty() ? std::string("the watch over the other ranks failed: ") + error.what() : std::string(verdict);
+    if (heard_verdict_ == 0) log(LogLevel::error, "[comm] " + text);
+    close(text);
   }
 }
 
