@@ -155,14 +155,19 @@ TEST(Ranks, StagesAreBitIdenticalWithoutAccumulation) {
 }
 
 TEST(Ranks, ShareStateInGroupsOrNotWithTheSameBits) {
-  std::set<std::uint64_t> hashes;
-  for (const int group : {1, 2}) {
-    RunSetup setup = run_of(3, 4);
-    setup.config.hpz_partition_size = group;
-    put(setup, Place::cpu, "");
-    hashes.insert(hash_of_ranks(setup, 4));
+  const ScratchFolder folder;
+  for (const int stage : {1, 2, 3}) {
+    std::set<std::uint64_t> hashes;
+    for (const int group : {1, 2}) {
+      for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
+        RunSetup setup = run_of(stage, 4);
+        setup.config.hpz_partition_size = group;
+        put(setup, place, folder.path());
+        hashes.insert(hash_of_ranks(setup, 4));
+      }
+    }
+    EXPECT_EQ(hashes.size(), 1u) << "stage " << stage;
   }
-  EXPECT_EQ(hashes.size(), 1u);
 }
 
 TEST(Ranks, DoNotDependOnTiming) {
