@@ -221,6 +221,27 @@ TEST(Ranks, SendExactlyTheirShare) {
   }
 }
 
+// communication_data_type: fp32 gradients of a bf16 model are twice the bytes, and less rounded.
+TEST(Ranks, SendGradientsInTheTypeAskedFor) {
+  RunSetup setup = run_of(2, 2);
+  setup.steps = 2;
+  const auto sent = [&](DType wire) {
+    setup.config.communication_dtype = wire;
+    const std::vector<RunResult> results = train_ranks(setup, 2);
+    return results[0].sent_bytes + results[1].sent_bytes;
+  };
+  const std::int64_t model = testing::plan_of(setup).num_parameters();
+  EXPECT_EQ(sent(DType::bf16), setup.steps * (2 + 2 * 2) * model);
+  EXPECT_EQ(sent(DType::f32), setup.steps * (2 + 2 * 4) * model);
+  std::set<std::uint64_t> hashes;
+  const ScratchFolder folder;
+  for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
+    put(setup, place, folder.path());
+    hashes.insert(hash_of_ranks(setup, 2));
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
 TEST(Ranks, UseTheMemoryThatWasPlanned) {
   const ScratchFolder folder;
   for (const int stage : {0, 1, 2, 3}) {
