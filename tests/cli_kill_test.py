@@ -63,7 +63,7 @@ class Kill(ranks.RanksTest):
 
     def strike(self, world, life):
         """Kills one of the processes, or all; who it was."""
-        members = self.processes(exclude=life.pid if world > 1 else None)
+        members = self.processes(parent=life.pid)  # and none that a launcher's death has left over
         choices = {"rank": members, "launcher": [life.pid], "all": [life.pid, *members]} if world > 1 else {"rank": [life.pid]}
         who = self.chance.choice([name for name, pids in choices.items() for _ in range(2 if name == "rank" else 1) if pids])
         victims = [self.chance.choice(choices[who])] if who == "rank" else choices[who]

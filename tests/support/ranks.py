@@ -23,17 +23,22 @@ class RanksTest(cli.CliTest):
         """The environment that this test's processes are known by; mpirun hands it on."""
         return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", MARK: self.mark, **more}
 
-    def processes(self, exclude=None):
-        """Running ones that were started with marked()."""
+    def processes(self, parent=None):
+        """Running ones that were started with marked(); of this parent only, if one is given."""
         word = f"{MARK}={self.mark}".encode()
         found = []
         for entry in os.scandir("/proc"):
-            if not entry.name.isdigit() or int(entry.name) in (exclude, os.getpid()):
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
             try:
                 with open(f"/proc/{entry.name}/environ", "rb") as environment:
-                    if word in environment.read().split(b"\0"):
-                        found.append(int(entry.name))
+                    if word not in environment.read().split(b"\0"):
+                        continue
+                with open(f"/proc/{entry.name}/stat", encoding="utf-8") as stat:
+                    # The name before may hold anything.
+                    ancestor = int(stat.read().rpartition(")")[2].split()[1])
+                if parent in (None, ancestor):
+                    found.append(int(entry.name))
             except OSError:
                 continue  # ended meanwhile, or another user's
         return found
