@@ -276,9 +276,9 @@ int Training::run() {
   const std::uint64_t hash = engine_->state_hash();
   const std::vector<RankRecord> ranks = rank_records();
   const int signal = ending_signal(flags_);
-  if (report_) report_->finish(signal, hash, ranks);
   // All ranks have the same error of a save.
   job_.agree([&] {
+    if (report_) report_->finish(signal, hash, ranks);
     if (!save_error_.empty()) throw IoError(save_error_);
   });
   return signal == 0 ? 0 : 128 + signal;

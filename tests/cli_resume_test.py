@@ -43,6 +43,12 @@ class Resume(ranks.RanksTest):
     def steps_and_losses(self, folder):
         return [(r["step"], r["loss"]) for r in self.metrics(f"{folder}/metrics.jsonl") if r["record"] == "step"]
 
+    def wait_until(self, condition):
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
     def contents(self, folder):
         return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in self.path(folder).rglob("*") if path.is_file()}
 
@@ -131,12 +137,6 @@ class Saving(Resume):
             if found:
                 return found
         self.fail(f"ended before {pattern}: {read[-3000:]}")
-
-    def wait_until(self, condition):
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
 
     def check_signals(self, world, status):
         process = self.start("--out", "run", "--keep", "0", world=world)
@@ -329,14 +329,35 @@ class Mounted(Resume):
         self.addCleanup(process.kill)
         next(line for line in process.stderr if "was not written" in line)
         os.remove(self.path("disk/filler"))
-        deadline = time.monotonic() + DEADLINE_S
-        while len(self.saved("disk/run")) < 2:
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
+        self.wait_until(lambda: len(self.saved("disk/run")) == 2)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=DEADLINE_S)
         # The last save is what counts.
         self.assertEqual(process.returncode, 128 + signal.SIGTERM, err)
+
+    def test_a_disk_without_room_for_a_line_of_metrics(self):
+        self.small_disk()
+        process = subprocess.Popen(self.arguments("train", self.config(), "--out", "disk/run", steps=100_000), cwd=self.folder,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.wait_until(lambda: self.path("disk/run/metrics.jsonl").exists())
+        try:
+            with open(self.path("disk/more"), "wb") as more:
+                while True:
+                    more.write(bytes(4096))
+                    more.flush()
+        except OSError:
+            pass  # full
+        self.assertIn("training goes on", next(line for line in process.stderr if "metrics.jsonl" in line))
+        os.remove(self.path("disk/filler"))
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=DEADLINE_S)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, err)
+        self.assertEqual(err.count("metrics.jsonl"), 0, err)
+        self.check_intact(self.load("disk/run/summary.json")["steps"])
+        self.metrics("disk/run/metrics.jsonl")
 
     def test_a_full_disk_and_a_run_that_is_to_stop(self):
         self.small_disk()
