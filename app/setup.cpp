@@ -131,7 +131,8 @@ void measure_rates(Job& job, Setup& setup) {
   job.control().barrier();
   job.agree([&] { setup.rates = rates_of(setup, *setup.device); });
   if (job.size() == 1) return;
-  const CommRates comm = measure_comm_rates(job.control(), *setup.device);
+  // With a device of its own, whose memory goes with it.
+  const CommRates comm = measure_comm_rates(job.control(), *open_device("host", setup.config));
   setup.rates.comm_bytes = comm.bytes_per_s;
   setup.rates.comm_latency_s = comm.latency_s;
   if (job.local_size() == 1 || job.world().local_rank() != 0 || nvme_folder(setup.config).empty()) return;

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-UNITS = {"GB": 10**9}
+UNITS = {"GB": 10**9, "GiB": 2**30}
 
 # Tried in this order until the plan fits, beginning with what the case asks for.
 OFFLOADS = ("activations", "optimizer", "parameters")
@@ -39,7 +39,8 @@ def config_of(case, offload):
 
 
 def bytes_of(size):
-    return int(size[:-2]) * UNITS[size[-2:]]
+    unit = size.lstrip("0123456789")
+    return int(size[:-len(unit)]) * UNITS[unit]
 
 
 def fits(plan, case):
@@ -132,7 +133,7 @@ def compare(planner, cases):
 def scaling_cases():
     """A 13B model at 8, 64 and 512 ranks: the same batch a rank, or 512 sequences of 2048 tokens for all; the whole world
     or each node sharding among itself."""
-    shared = {"model": "mpt-13b", "sequence": 2048, "device_memory": "80GB"}
+    shared = {"model": "mpt-13b", "sequence": 2048, "device_memory": "78GiB"}
     for profile in ("a100_80gb", "h100_80gb"):
         for ranks in (8, 64, 512):
             yield "weak", {**shared, "profile": profile, "ranks": ranks, "micro_batch": 8, "accumulation": 1}
@@ -142,7 +143,7 @@ def scaling_cases():
             yield "strong, node-local shards", {**shared, "profile": profile, "ranks": ranks, "micro_batch": micro_batch,
                                                 "accumulation": accumulation, "offload": ["optimizer"], "zero": {"zero_hpz_partition_size": 8}}
     for ranks in (8, 64, 512):
-        yield "weak, optimizer on the host", {"model": "mpt-70b", "sequence": 2048, "device_memory": "80GB", "host_memory": "212GB", "profile": "a100_80gb",
+        yield "weak, optimizer on the host", {"model": "mpt-70b", "sequence": 2048, "device_memory": "78GiB", "host_memory": "212GB", "profile": "a100_80gb",
                                               "ranks": ranks, "micro_batch": 4, "accumulation": 1, "offload": ["optimizer"]}
 
 

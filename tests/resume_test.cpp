@@ -149,6 +149,28 @@ TEST(Resume, AnyWorldStageAndPlacementHasTheSavedState) {
   }
 }
 
+// The lane that copies out may be slower than the steps that follow: they are not to take its sink away.
+TEST(Resume, ASnapshotIsWholeHoweverLateItIsTaken) {
+  const ScratchFolder root;
+  RunSetup setup = testing::tiny_run();
+  put(setup, 1, OffloadDevice::cpu, "");
+  setup.edit_request = [](PlanRequest& request) { request.snapshot_bytes = 1 << 20; };
+  setup.chaos_us = 300;
+  for (setup.chaos_seed = 1; setup.chaos_seed <= 5; ++setup.chaos_seed) {
+    const std::unique_ptr<Engine> engine = make_engine(setup);
+    Writer writer = make_writer(setup, root.path(), *engine);
+    for (int step = 0; step < 8; step += 2) {
+      const std::uint64_t hash = engine->state_hash();
+      writer.begin(state_of(*engine, step));
+      engine->snapshot_in_next_step(writer);
+      take_steps(*engine, setup, step, step + 2);
+      const SaveResult result = writer.finish();
+      EXPECT_TRUE(result.ok()) << result.error;
+      EXPECT_EQ(result.state_hash, hash);
+    }
+  }
+}
+
 // Without accumulation all stages are bit-identical, and so are all their ways on.
 TEST(Resume, TheSameWorldGoesOnAsIfNothingHadHappened) {
   const ScratchFolder root, swap;

@@ -95,6 +95,27 @@ TEST(Simulate, StepsChainWithoutABarrier) {
   EXPECT_LT(chained_s, barred_s - 0.4 * optimizer_s);
 }
 
+// Collectives that take less time than the backward pass of a layer are hidden under it, but for those of the first and
+// last layers: no memory of an exchange may be handed to whoever computes next.
+TEST(Simulate, CollectivesRunUnderCompute) {
+  PlanRequest request = testing::small_request();
+  const LayerShape block = request.layers[1];
+  request.layers.insert(request.layers.begin() + 1, 20, block);
+  for (LayerShape& layer : request.layers) layer.num_elements = 64000;
+  request.zero_stage = 3;
+  request.world_size = 16;
+  const Plan plan = build_plan(request);
+  MachineRates rates = separate_resources();
+  rates.task_overhead_s = rates.comm_latency_s = 0.0;
+  rates.device_bytes = 1e15;
+  rates.matmul_flops = 1e6 / 1e-3;        // a forward takes a millisecond, a backward three
+  rates.comm_bytes = 120000 / 0.8e-3;     // a gather or an exchange: 0.8
+  const Simulation s = simulate(plan.step, task_seconds(plan, plan.step, rates), rates);
+  const double compute_s = s.busy_s[static_cast<std::size_t>(Lane::compute)], comm_s = s.busy_s[static_cast<std::size_t>(Lane::comm)];
+  EXPECT_GT(comm_s, 0.4 * compute_s);
+  EXPECT_LT(s.step_s, compute_s + 5 * 0.8e-3);
+}
+
 TEST(Simulate, TerminatesForRandomPlansBetweenTheBusiestLaneAndTheSumOfAll) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 300; ++i) {

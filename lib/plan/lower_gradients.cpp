@@ -89,6 +89,9 @@ int GradientLowering::reduce(std::size_t u, int l, int micro_batch, int gradient
     sums.push_back(make_task(TaskKind::sum_gradient, Lane::compute, l, micro_batch, own.size() * (width * request_.world_size + 4),
                              {read_of(plan_, receive, Role::source),
                               part(adds ? update_of(plan_, into, Role::destination) : write_of(plan_, into, Role::destination), begin, end)}));
+    // What is sent keeps its memory for as long: handed on at once, it would hold up whoever gets it, on the compute
+    // lane, until the exchange is over.
+    sums.back().accesses.push_back(read_of(plan_, send, Role::source));
     if (sums.size() > 1) timeline_.at(u, std::move(sums[sums.size() - 2]));
   }
   if (!sums.empty()) timeline_.after(static_cast<std::int64_t>(u) + 1, std::move(sums.back()));

@@ -42,7 +42,7 @@ std::int64_t PlanActions::planned_tokens() const {
 
 void PlanActions::begin_step(std::int64_t counted_tokens, SnapshotSink* sink, bool rehearsal) {
   counted_tokens_ = counted_tokens;
-  sinks_[++begun_runs_ % sinks_.size()] = sink;
+  sinks_[++prepared_runs_ % sinks_.size()] = sink;
   rehearsal_ = rehearsal;
   gradient_scale_ = static_cast<float>(gate_.loss_scale() / static_cast<double>(planned_tokens()));
 }
@@ -100,15 +100,16 @@ void PlanActions::execute(const Task& task) {
     case TaskKind::update_tile: return update_on_host(task);
     case TaskKind::exchange_statistics: return exchange(task);
     case TaskKind::gate: return decide(task);
-    case TaskKind::snapshot: return save(task);
+    case TaskKind::snapshot: return take_snapshot(task);
     default: throw std::logic_error(fmt::format("no action on a thread of the host for \"{}\"", name_of(task.kind)));
   }
 }
 
-void PlanActions::save(const Task& task) {
-  const auto item = static_cast<std::size_t>(task.tile);
-  if (item == 0) ++saved_runs_;
-  if (SnapshotSink* sink = sinks_[saved_runs_ % sinks_.size()]) snapshots_->copy_out(item, *sink);
+// The lane comes to the first item once a run.
+void PlanActions::take_snapshot(const Task& task) {
+  if (task.tile == 0) ++snapshot_runs_;
+  SnapshotSink* sink = sinks_[snapshot_runs_ % sinks_.size()];
+  if (sink != nullptr) snapshots_->copy_out(static_cast<std::size_t>(task.tile), *sink);
 }
 
 int PlanActions::start_transfers(const Task& task, SwapChannel& channel, std::uint64_t tag) {

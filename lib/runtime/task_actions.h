@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -68,8 +67,8 @@ class PlanActions final : public TaskActions {
   void sum(const Task& task, Stream& stream);
   WorldStatistics gather_statistics(const Task& task);
   void exchange(const Task& task);
-  void save(const Task& task);
   void decide(const Task& task);
+  void take_snapshot(const Task& task);
   void show_gradients(const GateInput& input);
   void name_bad_tensor();
   std::string bad_tensor_here() const;
@@ -84,11 +83,10 @@ class PlanActions final : public TaskActions {
   Gate& gate_;
   RankLinks* links_;
   SnapshotReader* snapshots_;
-  // Of each run by number. The next run begins, and says where its state goes, while snapshots of the run before, or of the
-  // one before that, are still being taken: the lane keeps count of its own.
+  // The snapshot lane may be a run or two behind the step that is being prepared: each run has a sink of its own.
   std::array<SnapshotSink*, 4> sinks_{};
-  std::size_t begun_runs_ = 0;  // the caller's
-  std::size_t saved_runs_ = 0;  // the snapshot lane's
+  std::uint32_t prepared_runs_ = 0;       // caller's thread
+  std::uint32_t snapshot_runs_ = 0;       // snapshot lane
   std::function<std::uint64_t()> ask_flags_;
   std::uint64_t flags_ = 0;
   std::function<void(GradientAccess&)> before_update_;
