@@ -27,7 +27,7 @@ namespace spillway::app {
 
 namespace {
 
-// Beside the signals: a save has failed, and the run is to end for it.
+// Beside the bits of the signals: a save has failed, and the run is to end for it.
 constexpr std::uint64_t kSaveFailed = 8;
 
 class Training {

@@ -17,6 +17,9 @@ from support import cli, ranks, tap
 COMMAND_LINE, DISK, COMM = 2, 5, 7
 DEADLINE_S = 60
 MIB = 1 << 20
+# Once mpirun is told to end it waits for so long, tells the ranks, and kills them as long after that. The default is a
+# second, which is little for a checkpoint.
+PATIENT = ("--mca", "odls_base_sigkill_timeout", "3")
 # Any of the worlds here divides it.
 BATCH = {"train_batch_size": 120, "gradient_accumulation_steps": 1, "train_micro_batch_size_per_gpu": "auto"}
 NAME = "step-{:08}"
@@ -117,10 +120,10 @@ class Saving(Resume):
         self.assertEqual(self.saved("new"), [NAME.format(2)])
 
     def start(self, *more, world=1):
-        config = self.config({"steps_per_print": 1, "spillway": {"threads": 1}})
+        config = self.config({"steps_per_print": 10, "spillway": {"threads": 1}})
         words = self.arguments("train", config, "--sequence-length", "16", *more, steps=100_000)
         if world > 1:
-            words = [*ranks.mpirun(world), *words]
+            words = [*ranks.mpirun(world, *PATIENT), *words]
         process = subprocess.Popen(words, cwd=self.folder, env=self.marked(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
         self.addCleanup(process.stdout.close)
@@ -138,13 +141,15 @@ class Saving(Resume):
                 return found
         self.fail(f"ended before {pattern}: {read[-3000:]}")
 
-    def check_signals(self, world, status):
+    def check_signals(self, world, status, receiver=None):
+        """What the process started gets, or another one that it is asked for."""
         process = self.start("--out", "run", "--keep", "0", world=world)
         self.read_until(process, r"step +1/")
-        process.send_signal(signal.SIGUSR1)
+        target = receiver(process) if receiver else process.pid
+        os.kill(target, signal.SIGUSR1)
         asked = int(self.read_until(process, r"saved run/step-(\d+):").group(1))
-        self.read_until(process, rf"step +{asked + 2}/")
-        process.send_signal(signal.SIGTERM)
+        self.read_until(process, r"step +\d+/")
+        os.kill(target, signal.SIGTERM)
         process.communicate(timeout=DEADLINE_S)
         self.assertEqual(process.returncode, status)
         self.wait_until(lambda: not self.processes())
@@ -159,6 +164,16 @@ class Saving(Resume):
     def test_mpirun_hands_signals_on(self):
         # It ends with a status of its own: that it was told to end.
         self.check_signals(2, 1)
+
+    def test_a_signal_to_one_rank_is_one_to_all(self):
+        self.check_signals(3, 128 + signal.SIGTERM, lambda launcher: self.processes(parent=launcher.pid)[-1])
+
+    def test_output_that_nobody_reads_ends_the_run_as_a_signal_does(self):
+        process = self.start("--out", "run")
+        self.read_until(process, r"step +1/")
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=DEADLINE_S), 128 + signal.SIGPIPE)
+        self.assertEqual(self.saved("run"), [NAME.format(self.load("run/summary.json")["steps"])])
 
     def test_usr1_without_out_is_answered(self):
         process = self.start()
