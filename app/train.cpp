@@ -41,6 +41,7 @@ class Training {
   SampleCursor first_sample() const;
   void make_engine(Plan plan);
   void verify_resumed();
+  bool nothing_left() const { return resumed_ && step_ == options_.run.steps; }
   void take_step();
   void save_after_step();
   void save_at_end();
@@ -82,6 +83,7 @@ Training::Training(const TrainOptions& options, Job& job) : options_(options), j
   measure_rates(job_, setup_);
   job_.agree([&] { open_data(); });
   open_checkpoint();
+  if (nothing_left()) return;
   std::optional<Plan> plan;
   job_.agree([&] {
     sampler_.emplace(*data_, SamplerOptions{setup_.request.shape.time, setup_.config.train_batch_size, options_.seed, job_.rank(), job_.size()}, first_sample());
@@ -265,6 +267,13 @@ std::vector<RankRecord> Training::rank_records() {
 }
 
 int Training::run() {
+  if (nothing_left()) {
+    if (job_.leads()) {
+      fmt::print("nothing left to do: '{}' is where {} steps end, state {}; a larger --steps goes on from there\n", resumed_->folder(), step_,
+                 hex64(resumed_->manifest().state_hash));
+    }
+    return 0;
+  }
   while (step_ < options_.run.steps && ending_signal(flags_) == 0 && (flags_ & kSaveFailed) == 0) {
     take_step();
     save_after_step();
