@@ -19,7 +19,7 @@ DEADLINE_S = 60
 MIB = 1 << 20
 # Once mpirun is told to end it waits for so long, tells the ranks, and kills them as long after that. The default is a
 # second, which is little for a checkpoint.
-PATIENT = ("--mca", "odls_base_sigkill_timeout", "3")
+PATIENT = ("--mca", "odls_base_sigkill_timeout", "2")
 # Any of the worlds here divides it.
 BATCH = {"train_batch_size": 120, "gradient_accumulation_steps": 1, "train_micro_batch_size_per_gpu": "auto"}
 NAME = "step-{:08}"
