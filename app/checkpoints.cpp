@@ -71,12 +71,10 @@ Checkpoints::Checkpoints(const TrainOptions& options, World& world, Engine& engi
       writer_({options.out, spec, config.dtype, std::move(tensors), options.keep}, world.communicator(),
               {engine.snapshot_items().begin(), engine.snapshot_items().end()}, engine.snapshot_memory()) {}
 
-std::optional<checkpoint::SaveResult> Checkpoints::begin(const checkpoint::RunState& run) {
-  std::optional<checkpoint::SaveResult> before = finish();
+void Checkpoints::begin(const checkpoint::RunState& run) {
   last_begun_ = run.step;
   writer_.begin(run);
   engine_.snapshot_in_next_step(writer_);
-  return before;
 }
 
 checkpoint::SaveResult Checkpoints::save_now(const checkpoint::RunState& run) {

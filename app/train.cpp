@@ -27,7 +27,7 @@ namespace spillway::app {
 
 namespace {
 
-// Beside the signals: a save has failed, and the run is to end for it.
+// Beside the bits of the signals: a save has failed, and the run is to end for it.
 constexpr std::uint64_t kSaveFailed = 8;
 
 class Training {
@@ -50,6 +50,7 @@ class Training {
   double evaluate(std::int64_t& targets);
   checkpoint::RunState run_state() const;
   std::vector<RankRecord> rank_records();
+  bool stops_for_save() const { return !save_error_.empty() && options_.on_save_error == "stop"; }
   bool evaluation_due(std::int64_t step) const {
     return windows_ && (step == options_.run.steps || (options_.eval_every > 0 && step % options_.eval_every == 0));
   }
@@ -140,7 +141,7 @@ void Training::make_engine(Plan plan) {
   EngineOptions options;
   options.seed = options_.seed;
   options.world = &job_.world();
-  options.flags = [this] { return received_signals() | (save_error_.empty() || options_.on_save_error == "continue" ? 0 : kSaveFailed); };
+  options.flags = [this] { return received_signals() | (stops_for_save() ? kSaveFailed : 0); };
   if (resumed_) {
     const checkpoint::RunState& run = resumed_->manifest().run;
     options.source = &*resumed_;
@@ -213,8 +214,10 @@ void Training::save_after_step() {
   if (asked) clear_save_request();
   const bool last = step_ == options_.run.steps || ending_signal(flags_) != 0 || (flags_ & kSaveFailed) != 0;
   if (last || !(asked || checkpoints_->due(step_))) return;
+  settle(checkpoints_->finish());
+  if (stops_for_save()) return;  // all ranks know of the failure now, though the gate does not yet
   if (options_.save_every > 0) {
-    settle(checkpoints_->begin(run_state()));
+    checkpoints_->begin(run_state());
   } else {
     settle(checkpoints_->save_now(run_state()));
   }
@@ -282,9 +285,9 @@ int Training::run() {
   const std::uint64_t hash = engine_->state_hash();
   const std::vector<RankRecord> ranks = rank_records();
   const int signal = ending_signal(flags_);
-  if (report_) report_->finish(signal, hash, ranks);
   // All ranks have the same error of a save.
   job_.agree([&] {
+    if (report_) report_->finish(signal, hash, ranks);
     if (!save_error_.empty()) throw IoError(save_error_);
   });
   return signal == 0 ? 0 : 128 + signal;
