@@ -35,11 +35,24 @@ SnapshotItem item_from(std::span<const TensorInfo> tensors, DType dtype, std::in
   return item;
 }
 
+// Values are asked for one after the other, and a key costs more than a value.
+std::uint64_t cached_key(const std::string& param, StateSection section) {
+  thread_local std::string last_param;
+  thread_local StateSection last_section{};
+  thread_local std::uint64_t key = hash_key(last_param, name_of(last_section));
+  if (param != last_param || section != last_section) {
+    key = hash_key(param, name_of(section));
+    last_param = param;
+    last_section = section;
+  }
+  return key;
+}
+
 }  // namespace
 
 float MadeUpModel::value(const std::string& param, StateSection section, std::int64_t index) const {
   if (section == StateSection::master && index == odd.index && param == odd.param) return odd.value;
-  const std::uint64_t key = hash_key(param, name_of(section)) + seed;
+  const std::uint64_t key = cached_key(param, section) + seed;
   std::uint64_t bits = (key ^ static_cast<std::uint64_t>(index)) * 0x9e3779b97f4a7c15u;
   bits = (bits ^ (bits >> 29)) * 0xbf58476d1ce4e5b9u;
   const float magnitude = static_cast<float>(bits >> 40) * 0x1p-24f;
