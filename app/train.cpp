@@ -161,7 +161,7 @@ void Training::verify_resumed() {
                                    [](const checkpoint::TensorInfo& a, const checkpoint::TensorEntry& b) { return a.name == b.name && a.frozen == b.frozen; });
   if (same_set && hash != manifest.state_hash) {
     throw IoError(fmt::format("[checkpoint] resume from '{}': the state loaded has the hash {}, the one saved {}; memory or disk failed on the way: "
-                              "try again, or spillway inspect --verify",
+                              "try again; spillway inspect tells whether it is the disk",
                               resumed_->folder(), hex64(hash), hex64(manifest.state_hash)));
   }
   if (report_) report_->resumed(resumed_->folder(), step_, hash, manifest.run.world_size);
