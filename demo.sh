@@ -52,6 +52,7 @@ configure build-demo -Dbuildtype=release -Dtests=disabled -Dbench=disabled -Dcud
 compile build-demo app/spillway
 
 mkdir -p "$out"
+rm -rf "$out"/step-* # what an earlier demo has saved: this one starts afresh
 if [[ ! -s $train_text || ! -s $eval_text ]]; then extract_text; fi
 
 build-demo/app/spillway train --config configs/demo.json --model gpt2-10m --data "$train_text" \

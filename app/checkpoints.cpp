@@ -29,6 +29,16 @@ std::optional<std::string> newest_under(const std::string& root) {
   return found.folder;
 }
 
+// A fresh run must not prune what another has saved, nor be taken for it when it is resumed.
+void refuse_to_mix(const std::string& out) {
+  if (out.empty()) return;
+  const std::optional<std::string> newest = newest_under(out);
+  if (!newest) return;
+  throw ConfigError(fmt::format("--out '{}' holds the checkpoints of another run, the newest is '{}'; --resume auto goes on from there, "
+                                "a fresh start needs an --out of its own",
+                                out, *newest));
+}
+
 }  // namespace
 
 std::string checkpoint_at(const std::string& path, const std::string& attempt) {
@@ -41,7 +51,10 @@ std::string checkpoint_at(const std::string& path, const std::string& attempt) {
 }
 
 std::string checkpoint_to_resume(const TrainOptions& options) {
-  if (options.resume.empty()) return {};
+  if (options.resume.empty()) {
+    refuse_to_mix(options.out);
+    return {};
+  }
   if (options.resume != "auto") return checkpoint_at(options.resume, "resume from");
   if (options.out.empty()) {
     throw ConfigError("--resume auto looks for checkpoints under --out, and there is no --out; add it, or name a checkpoint: --resume DIR");
@@ -58,12 +71,10 @@ Checkpoints::Checkpoints(const TrainOptions& options, World& world, Engine& engi
       writer_({options.out, spec, config.dtype, std::move(tensors), options.keep}, world.communicator(),
               {engine.snapshot_items().begin(), engine.snapshot_items().end()}, engine.snapshot_memory()) {}
 
-std::optional<checkpoint::SaveResult> Checkpoints::begin(const checkpoint::RunState& run) {
-  std::optional<checkpoint::SaveResult> before = finish();
+void Checkpoints::begin(const checkpoint::RunState& run) {
   last_begun_ = run.step;
   writer_.begin(run);
   engine_.snapshot_in_next_step(writer_);
-  return before;
 }
 
 checkpoint::SaveResult Checkpoints::save_now(const checkpoint::RunState& run) {

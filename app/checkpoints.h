@@ -37,9 +37,8 @@ class Checkpoints {
   bool due(std::int64_t step) const { return options_.save_every > 0 && step % options_.save_every == 0; }
   std::int64_t last_begun() const { return last_begun_; }
 
-  // Saves the state as it is now while the coming step runs. Waits for the save before, if that is still going on, and
-  // returns its result.
-  std::optional<checkpoint::SaveResult> begin(const checkpoint::RunState& run);
+  // Saves the state as it is now while the coming step runs. The save before has been finished.
+  void begin(const checkpoint::RunState& run);
 
   // Saves the state as it is now, and waits for that: between steps.
   checkpoint::SaveResult save_now(const checkpoint::RunState& run);

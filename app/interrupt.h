@@ -1,5 +1,5 @@
-// Signals a run obeys: SIGINT and SIGTERM end it after the step in progress, a second one ends it at once; SIGUSR1
-// asks for a checkpoint.
+// Signals a run obeys: SIGINT and SIGTERM end it after the step in progress, a second one ends it at once; SIGPIPE ends it
+// after the step, too: nobody reads what it prints, as when its launcher is told to end; SIGUSR1 asks for a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace spillway::app {
 
 // One bit each, so that what several ranks have received can be put together.
-inline constexpr std::uint64_t kInterrupt = 1, kTerminate = 2, kSaveRequest = 4;
+inline constexpr std::uint64_t kInterrupt = 1, kTerminate = 2, kSaveRequest = 4, kUnread = 16;
 
 void watch_for_signals();
 

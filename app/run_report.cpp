@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 #include "base/text.h"
 #include "memory/process_memory.h"
 #include "report/console.h"
+#include "spillway/error.h"
 
 namespace spillway::app {
 
@@ -112,7 +114,18 @@ void RunReport::saved(const checkpoint::SaveResult& result, bool goes_on) {
   }
   const SaveRecord record{result.step, result.folder, result.bytes, result.seconds, hex64(result.state_hash), result.error};
   saves_.push_back(record);
-  if (metrics_) metrics_->write(record);
+  write_metrics(record);
+}
+
+// A run of days does not end for a line that says how it goes: what the disk does not take is left out.
+template <class Record>
+void RunReport::write_metrics(const Record& record) {
+  if (!metrics_) return;
+  try {
+    metrics_->write(record);
+  } catch (const IoError& error) {
+    if (!std::exchange(metrics_failed_, true)) log_warning(fmt::format("{}; training goes on, and what cannot be written is left out", error.what()));
+  }
 }
 
 void RunReport::start(Engine& engine, std::int64_t steps_before) {
@@ -128,7 +141,7 @@ void RunReport::start(Engine& engine, std::int64_t steps_before) {
   const Simulation& predicted = engine.prediction();
   print(fmt::format("predicted step {:.0f} ms, bound by {}; plan {} of {} tasks\n", predicted.step_s * 1e3, name_of(predicted.binding),
                     hex64(plan().hash), plan().step.tasks.size()));
-  if (metrics_) metrics_->write(start_record());
+  write_metrics(start_record());
   rss_peak_before_ = peak_resident_bytes();
   restart_peak_resident();
   rss_at_start_ = resident_bytes();
@@ -196,7 +209,12 @@ void RunReport::note_times() {
   const auto tasks = static_cast<std::int64_t>(times->tasks.size());
   if (!trace_ || traced_tasks_ + tasks > kMostTracedTasks) return;
   traced_tasks_ += tasks;
-  trace_times(*times);
+  try {
+    trace_times(*times);
+  } catch (const IoError& error) {
+    trace_.reset();
+    log_warning(fmt::format("{}; training goes on, without a trace", error.what()));
+  }
 }
 
 std::vector<LaneShare> RunReport::lane_shares() {
@@ -247,7 +265,7 @@ void RunReport::step(const StepResult& result, double data_ms) {
   const StepRecord record = record_of(result, data_ms);
   step_ms_.push_back(result.step_ms);
   curve_.train.push_back({result.step, result.verdict.loss});
-  if (metrics_) metrics_->write(record);
+  write_metrics(record);
   const bool last = result.step == options_.run.steps;
   if (steps_ == 1 || last || result.step % print_every_ == 0 || result.verdict.skip) {
     print(progress_line(record, options_.run.steps, lane_shares()) + "\n");
@@ -262,7 +280,7 @@ void RunReport::step(const StepResult& result, double data_ms) {
 void RunReport::evaluation(std::int64_t step, double loss, std::int64_t targets, double ms) {
   eval_loss_ = loss;
   curve_.eval.push_back({step, loss});
-  if (metrics_) metrics_->write(EvalRecord{step, loss, targets, ms});
+  write_metrics(EvalRecord{step, loss, targets, ms});
   print(fmt::format("step {:>4} | eval loss {:.4f} over {} tokens\n", step, loss, with_thousands(targets)));
 }
 

@@ -57,6 +57,8 @@ class RunReport {
   void note_times();
   std::vector<LaneShare> lane_shares();
   std::string breakdown_text() const;
+  template <class Record>
+  void write_metrics(const Record& record);
   void trace_times(const StepTimes& times);
   void trace_prediction();
   Summary summary(std::uint64_t state_hash, const std::vector<RankRecord>& ranks) const;
@@ -70,6 +72,7 @@ class RunReport {
   double unigram_entropy_;
   std::int64_t print_every_;
   std::optional<MetricsWriter> metrics_;
+  bool metrics_failed_ = false;  // once, and said so
   std::optional<TraceWriter> trace_;
   LossCurve curve_;
   std::vector<double> step_ms_;

@@ -28,9 +28,8 @@ struct Setup {
 // Throws spillway::Error.
 Setup prepare(const RunOptions& options, const Job& job, bool saves);
 
-// The same for a world that is only planned for: no device is opened if the rates are given, budgets that the
-// configuration leaves open stay open, and folders need not exist. Measured rates are this machine's, as if each rank
-// had one like it.
+// The same for a world that is only planned for. Budgets that the configuration leaves open stay open. With a profile, no
+// device is opened and no folder touched; without, rates are this machine's, as if each rank had one like it.
 Setup prepare_on_paper(const RunOptions& options, const PaperWorld& world);
 
 // Measures the rates of this machine, and of collectives, if the configuration does not name them: all ranks at the same

@@ -28,7 +28,7 @@ namespace spillway::app {
 
 namespace {
 
-// Beside the signals: a save has failed, and the run is to end for it.
+// Beside the bits of the signals: a save has failed, and the run is to end for it.
 constexpr std::uint64_t kSaveFailed = 8;
 
 class Training {
@@ -42,6 +42,7 @@ class Training {
   SampleCursor first_sample() const;
   void make_engine(Plan plan);
   void verify_resumed();
+  bool nothing_left() const { return resumed_ && step_ == options_.run.steps; }
   void take_step();
   void save_after_step();
   void save_at_end();
@@ -50,6 +51,7 @@ class Training {
   double evaluate(std::int64_t& targets);
   checkpoint::RunState run_state() const;
   std::vector<RankRecord> rank_records();
+  bool stops_for_save() const { return !save_error_.empty() && options_.on_save_error == "stop"; }
   bool evaluation_due(std::int64_t step) const {
     return windows_ && (step == options_.run.steps || (options_.eval_every > 0 && step % options_.eval_every == 0));
   }
@@ -82,6 +84,7 @@ Training::Training(const TrainOptions& options, Job& job) : options_(options), j
   measure_rates(job_, setup_);
   job_.agree([&] { open_data(); });
   open_checkpoint();
+  if (nothing_left()) return;
   std::optional<Plan> plan;
   job_.agree([&] {
     sampler_.emplace(*data_, SamplerOptions{setup_.request.shape.time, setup_.config.train_batch_size, options_.seed, job_.rank(), job_.size()}, first_sample());
@@ -141,7 +144,7 @@ void Training::make_engine(Plan plan) {
   EngineOptions options;
   options.seed = options_.seed;
   options.world = &job_.world();
-  options.flags = [this] { return received_signals() | (save_error_.empty() || options_.on_save_error == "continue" ? 0 : kSaveFailed); };
+  options.flags = [this] { return received_signals() | (stops_for_save() ? kSaveFailed : 0); };
   if (resumed_) {
     const checkpoint::RunState& run = resumed_->manifest().run;
     options.source = &*resumed_;
@@ -214,8 +217,10 @@ void Training::save_after_step() {
   if (asked) clear_save_request();
   const bool last = step_ == options_.run.steps || ending_signal(flags_) != 0 || (flags_ & kSaveFailed) != 0;
   if (last || !(asked || checkpoints_->due(step_))) return;
+  settle(checkpoints_->finish());
+  if (stops_for_save()) return;  // all ranks know of the failure now, though the gate does not yet
   if (options_.save_every > 0) {
-    settle(checkpoints_->begin(run_state()));
+    checkpoints_->begin(run_state());
   } else {
     settle(checkpoints_->save_now(run_state()));
   }
@@ -265,6 +270,13 @@ std::vector<RankRecord> Training::rank_records() {
 }
 
 int Training::run() {
+  if (nothing_left()) {
+    if (job_.leads()) {
+      fmt::print("nothing left to do: '{}' is where {} steps end, state {}; a larger --steps goes on from there\n", resumed_->folder(), step_,
+                 hex64(resumed_->manifest().state_hash));
+    }
+    return 0;
+  }
   while (step_ < options_.run.steps && ending_signal(flags_) == 0 && (flags_ & kSaveFailed) == 0) {
     take_step();
     save_after_step();
@@ -276,9 +288,9 @@ int Training::run() {
   const std::uint64_t hash = engine_->state_hash();
   const std::vector<RankRecord> ranks = rank_records();
   const int signal = ending_signal(flags_);
-  if (report_) report_->finish(signal, hash, ranks);
   // All ranks have the same error of a save.
   job_.agree([&] {
+    if (report_) report_->finish(signal, hash, ranks);
     if (!save_error_.empty()) throw IoError(save_error_);
   });
   return signal == 0 ? 0 : 128 + signal;

@@ -17,6 +17,7 @@
 #include "checkpoint/folders.h"
 #include "checkpoint/safetensors.h"
 #include "spillway/error.h"
+#include "support/io_error.h"
 #include "support/saved_run.h"
 #include "support/test_folder.h"
 
@@ -27,16 +28,6 @@ using namespace spillway::testing;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <class Action>
-std::string io_error_of(Action action) {
-  try {
-    action();
-  } catch (const IoError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string contents(const std::string& path) {
   std::stringstream text;

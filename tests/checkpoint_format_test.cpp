@@ -12,6 +12,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "spillway/error.h"
+#include "support/io_error.h"
 #include "support/saved_run.h"
 #include "support/test_folder.h"
 
@@ -20,16 +21,6 @@ namespace {
 
 using namespace spillway::testing;
 using ::testing::HasSubstr;
-
-template <class Action>
-std::string io_error_of(Action action) {
-  try {
-    action();
-  } catch (const IoError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 Manifest small_manifest() {
   Manifest manifest;

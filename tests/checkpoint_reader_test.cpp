@@ -11,6 +11,7 @@
 #include "checkpoint/reader.h"
 #include "runtime/state_hash.h"
 #include "spillway/error.h"
+#include "support/io_error.h"
 #include "support/saved_run.h"
 #include "support/test_folder.h"
 
@@ -21,16 +22,6 @@ using namespace spillway::testing;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <class Action>
-std::string io_error_of(Action action) {
-  try {
-    action();
-  } catch (const IoError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 class CheckpointOfWorld : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, CheckpointOfWorld, ::testing::Values(1, 2, 3, 5, 8));

@@ -107,6 +107,20 @@ class Checkpoint(cli.CliTest):
         self.assert_refused(self.spillway("export", "run/step-00000005", "--to", "new"), 5, "step-00000005")
         self.assert_same_files(before)
 
+    def test_a_fresh_run_does_not_mix_with_what_is_there(self):
+        before = self.files()
+        run = self.run_command(self.arguments("train", "config.json", "--out", "run", steps=9))
+        self.assert_refused(run, 2, "--out 'run'", "step-00000005", "--resume auto")
+        self.assert_same_files(before)
+
+    def test_a_finished_run_has_nothing_left_to_do(self):
+        content = self.path("run/metrics.jsonl").read_bytes()
+        run = self.run_command(self.arguments("train", "config.json", "--out", "run", "--resume", "auto", steps=5))
+        self.assertEqual(run.status, 0, run.err)
+        self.assertIn("nothing left to do", run.out)
+        self.assertIn(self.summary["state_hash"], run.out)
+        self.assertEqual(content, self.path("run/metrics.jsonl").read_bytes())
+
     def test_wrong_words_are_refused(self):
         self.assert_refused(self.spillway("inspect"), 2, "CHECKPOINT")
         self.assert_refused(self.spillway("inspect", "text.txt"), 5, "text.txt")

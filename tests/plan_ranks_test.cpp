@@ -7,11 +7,13 @@
 
 #include "spillway/plan.h"
 #include "support/plan_requests.h"
+#include "support/sanitizers.h"
 #include "zero/partition.h"
 
 namespace spillway {
 namespace {
 
+using testing::fewer_if_sanitized;
 using testing::random_request_of_ranks;
 using testing::small_request;
 
@@ -38,7 +40,7 @@ PlanRequest request_of(int stage, int world, std::int64_t accumulation) {
 
 TEST(PlanOfRanks, IsSoundForThousandsOfRandomRanks) {
   std::mt19937_64 random(20261201);
-  for (int i = 0; i < 2000; ++i) {
+  for (std::uint64_t i = 0; i < fewer_if_sanitized(2000, 200); ++i) {
     const PlanRequest request = random_request_of_ranks(random);
     const Plan plan = build_plan(request);
     const std::vector<std::string> violations = check_plan(plan);
@@ -49,7 +51,7 @@ TEST(PlanOfRanks, IsSoundForThousandsOfRandomRanks) {
 
 TEST(PlanOfRanks, AgreesOnCollectivesWhateverTheRequest) {
   std::mt19937_64 random(20261202);
-  for (int i = 0; i < 300; ++i) {
+  for (std::uint64_t i = 0; i < fewer_if_sanitized(300, 30); ++i) {
     const std::vector<Plan> plans = plans_of_all_ranks(random_request_of_ranks(random));
     for (const Plan& plan : plans) ASSERT_EQ(plan.common_hash, plans[0].common_hash) << "request " << i << ", rank " << plan.request.rank;
   }
@@ -58,7 +60,7 @@ TEST(PlanOfRanks, AgreesOnCollectivesWhateverTheRequest) {
 // What one rank sends another expects, collective by collective.
 TEST(PlanOfRanks, SendsWhatTheOthersExpect) {
   std::mt19937_64 random(20261203);
-  for (int i = 0; i < 200; ++i) {
+  for (std::uint64_t i = 0; i < fewer_if_sanitized(200, 25); ++i) {
     const std::vector<Plan> plans = plans_of_all_ranks(random_request_of_ranks(random));
     for (std::size_t c = 0; c < plans[0].collectives.size(); ++c) {
       for (const Plan& to : plans) {
@@ -77,7 +79,7 @@ TEST(PlanOfRanks, SendsWhatTheOthersExpect) {
 // gradient; every element of the model is saved exactly once.
 TEST(PlanOfRanks, LosesAndRepeatsNothing) {
   std::mt19937_64 random(20261204);
-  for (int i = 0; i < 200; ++i) {
+  for (std::uint64_t i = 0; i < fewer_if_sanitized(200, 25); ++i) {
     const std::vector<Plan> plans = plans_of_all_ranks(random_request_of_ranks(random));
     for (std::size_t l = 0; l < plans[0].layers.size(); ++l) {
       std::vector<int> owned(static_cast<std::size_t>(plans[0].layers[l].num_elements)), reduced = owned, saved = owned;

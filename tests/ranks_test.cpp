@@ -155,14 +155,19 @@ TEST(Ranks, StagesAreBitIdenticalWithoutAccumulation) {
 }
 
 TEST(Ranks, ShareStateInGroupsOrNotWithTheSameBits) {
-  std::set<std::uint64_t> hashes;
-  for (const int group : {1, 2}) {
-    RunSetup setup = run_of(3, 4);
-    setup.config.hpz_partition_size = group;
-    put(setup, Place::cpu, "");
-    hashes.insert(hash_of_ranks(setup, 4));
+  const ScratchFolder folder;
+  for (const int stage : {1, 2, 3}) {
+    std::set<std::uint64_t> hashes;
+    for (const int group : {1, 2}) {
+      for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
+        RunSetup setup = run_of(stage, 4);
+        setup.config.hpz_partition_size = group;
+        put(setup, place, folder.path());
+        hashes.insert(hash_of_ranks(setup, 4));
+      }
+    }
+    EXPECT_EQ(hashes.size(), 1u) << "stage " << stage;
   }
-  EXPECT_EQ(hashes.size(), 1u);
 }
 
 TEST(Ranks, DoNotDependOnTiming) {
@@ -214,6 +219,27 @@ TEST(Ranks, SendExactlyTheirShare) {
       EXPECT_EQ(sent, setup.steps * units * 2 * (world - 1)) << "stage " << stage << ", world " << world;
     }
   }
+}
+
+// communication_data_type: fp32 gradients of a bf16 model are twice the bytes, and less rounded.
+TEST(Ranks, SendGradientsInTheTypeAskedFor) {
+  RunSetup setup = run_of(2, 2);
+  setup.steps = 2;
+  const auto sent = [&](DType wire) {
+    setup.config.communication_dtype = wire;
+    const std::vector<RunResult> results = train_ranks(setup, 2);
+    return results[0].sent_bytes + results[1].sent_bytes;
+  };
+  const std::int64_t model = testing::plan_of(setup).num_parameters();
+  EXPECT_EQ(sent(DType::bf16), setup.steps * (2 + 2 * 2) * model);
+  EXPECT_EQ(sent(DType::f32), setup.steps * (2 + 2 * 4) * model);
+  std::set<std::uint64_t> hashes;
+  const ScratchFolder folder;
+  for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
+    put(setup, place, folder.path());
+    hashes.insert(hash_of_ranks(setup, 2));
+  }
+  EXPECT_EQ(hashes.size(), 1u);
 }
 
 TEST(Ranks, UseTheMemoryThatWasPlanned) {

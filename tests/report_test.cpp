@@ -25,6 +25,7 @@
 #include "report/summary.h"
 #include "report/trace_writer.h"
 #include "spillway/error.h"
+#include "support/io_error.h"
 
 namespace spillway {
 namespace {
@@ -66,15 +67,7 @@ class ReportTest : public ::testing::Test {
   std::string folder_;
 };
 
-template <class F>
-std::string io_error_of(F&& f) {
-  try {
-    f();
-  } catch (const IoError& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::io_error_of;
 
 using WholeFileTest = ReportTest;
 

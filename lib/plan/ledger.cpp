@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "base/text.h"
+#include "plan/lower.h"
 #include "spillway/plan.h"
 #include "zero/partition.h"
 
@@ -87,14 +88,14 @@ std::int64_t excess_bytes(const Plan& plan) {
 std::string combined_change(const PlanRequest& request, const std::vector<Change>& changes) {
   constexpr int kRounds = 4;
   PlanRequest current = request;
-  std::int64_t excess = excess_bytes(build_plan(current));
+  std::int64_t excess = excess_bytes(sized_plan(current));
   std::vector<std::string> texts(changes.size());
   for (int round = 0; round < kRounds && excess > 0; ++round) {
     for (std::size_t i = 0; i < changes.size() && excess > 0; ++i) {
       PlanRequest changed = current;
       const std::string text = changes[i](changed);
       if (text.empty()) continue;
-      const std::int64_t left = excess_bytes(build_plan(changed));
+      const std::int64_t left = excess_bytes(sized_plan(changed));
       if (left >= excess) continue;
       current = changed;
       excess = left;
@@ -116,7 +117,7 @@ std::vector<std::string> changes_that_fit(const PlanRequest& request) {
     PlanRequest changed = request;
     if (found.size() == kWanted) break;
     const std::string text = change(changed);
-    if (!text.empty() && build_plan(changed).fits()) found.push_back(text);
+    if (!text.empty() && sized_plan(changed).fits()) found.push_back(text);
   }
   if (found.empty()) {
     const std::string combined = combined_change(request, changes);

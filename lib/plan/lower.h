@@ -32,4 +32,7 @@ Timeline lower_evaluation(Plan& plan);
 // there ahead of use if they live elsewhere. Returns the buffer to read.
 int lower_weights(Plan& plan, Timeline& timeline, int layer, std::int64_t first);
 
+// A plan as far as its memory goes: placed, lowered and allocated. build_plan() adds dependencies and hashes.
+Plan sized_plan(const PlanRequest& request);
+
 }  // namespace spillway

@@ -157,10 +157,14 @@ Placement placement_of_rank_0(const PlanRequest& request, const std::vector<Tile
 
 }  // namespace
 
-Plan build_plan(const PlanRequest& request) {
+Plan sized_plan(const PlanRequest& request) {
   const std::vector<TileRange> tiles = cut_tiles(request);
   Placement placement = request.rank == 0 ? initial_placement(request, tiles) : placement_of_rank_0(request, tiles);
-  Plan plan = request.rank == 0 ? settle(request, tiles, placement) : lower_and_allocate(request, placement, tiles);
+  return request.rank == 0 ? settle(request, tiles, placement) : lower_and_allocate(request, placement, tiles);
+}
+
+Plan build_plan(const PlanRequest& request) {
+  Plan plan = sized_plan(request);
   derive_dependencies(plan, plan.step);
   derive_dependencies(plan, plan.evaluation);
   plan.hash = hash_of(plan);

@@ -12,9 +12,9 @@ struct CommRates {
 };
 
 // Collective: every rank of the group calls it with a device of its own, and all get the same answer, that of the
-// slowest rank. All-gathers of two sizes over memory taken from the device's pinned arena, a few times each after a
-// barrier; the median counts. A group of one has nothing to measure: {0, 0}. Takes well under a second on any link
-// worth using. Throws CommError, MemoryError.
+// slowest rank. All-gathers of two sizes, a few times each after a barrier; the median counts. The 16 MiB gathered are a
+// pinned arena of the device, which lives as long as that: give it one that will not be trained on. A group of one has
+// nothing to measure: {0, 0}. Throws CommError, MemoryError.
 CommRates measure_comm_rates(Communicator& ranks, Device& device);
 
 }  // namespace spillway

@@ -7,7 +7,7 @@
 
 #include "support/aligned_buffer.h"
 #include "support/faulty_engine.h"
-#include "spillway/error.h"
+#include "support/io_error.h"
 #include "spillway/swap_store.h"
 
 namespace spillway::testing {
@@ -47,17 +47,6 @@ inline void write_now(SwapChannel& channel, int extent, const AlignedBuffer& dat
 inline void read_now(SwapChannel& channel, int extent, AlignedBuffer& data) {
   channel.read(extent, data.data(), 1);
   drain(channel);
-}
-
-// The text of the IoError that `action` throws, or what happened instead.
-template <class Action>
-std::string io_error_of(Action action) {
-  try {
-    action();
-  } catch (const IoError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace spillway::testing
