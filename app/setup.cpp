@@ -59,13 +59,25 @@ void fill_in_budgets(const Config& config, int ranks_on_machine, PlanRequest& re
 
 }  // namespace
 
+namespace {
+
 // The host device's arena and the host tier come out of the same memory.
+struct MachineMemory {
+  std::int64_t arena, host;
+  std::int64_t available;  // to one rank
+};
+
+MachineMemory machine_memory(const Plan& plan, int ranks_on_machine) {
+  const TierUse& device = plan.tiers[static_cast<std::size_t>(Tier::device)];
+  return {device.budget.value_or(device.peak), plan.tiers[static_cast<std::size_t>(Tier::host)].peak,
+          (available_memory() - kReserve) / ranks_on_machine};
+}
+
+}  // namespace
+
 Plan plan_for_machine(const PlanRequest& request, int ranks_on_machine) {
   Plan plan = make_plan(request);
-  const TierUse& device = plan.tiers[static_cast<std::size_t>(Tier::device)];
-  const std::int64_t arena = device.budget.value_or(device.peak);
-  const std::int64_t host = plan.tiers[static_cast<std::size_t>(Tier::host)].peak;
-  const std::int64_t available = (available_memory() - kReserve) / ranks_on_machine;
+  const auto [arena, host, available] = machine_memory(plan, ranks_on_machine);
   if (arena + host > available) {
     throw MemoryError(fmt::format("[memory] {} for the device arena and {} on the host are more than the {} this machine has available{} "
                                   "(less {} kept free); nothing was started\n{}lower spillway.device_memory, or offload to nvme",
@@ -73,6 +85,12 @@ Plan plan_for_machine(const PlanRequest& request, int ranks_on_machine) {
                                   ranks_on_machine > 1 ? fmt::format(" for each of {} ranks", ranks_on_machine) : "", human_bytes(kReserve), ledger_text(plan)));
   }
   return plan;
+}
+
+std::int64_t host_memory_left(const Plan& plan, int ranks_on_machine) {
+  const auto [arena, host, available] = machine_memory(plan, ranks_on_machine);
+  const TierUse& tier = plan.tiers[static_cast<std::size_t>(Tier::host)];
+  return std::min(available - arena - host, tier.budget.value_or(available) - host);
 }
 
 std::string nvme_folder(const Config& config) {

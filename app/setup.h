@@ -42,6 +42,9 @@ void agree_on_budgets(Job& job, Setup& setup);
 // The plan of make_plan(), which the machine's memory can hold as well, so many times. Throws MemoryError.
 Plan plan_for_machine(const PlanRequest& request, int ranks_on_machine);
 
+// Host memory beyond the plan's that the budget and the machine have.
+std::int64_t host_memory_left(const Plan& plan, int ranks_on_machine);
+
 // The folder of the NVMe tier, or empty if the configuration uses none.
 std::string nvme_folder(const Config& config);
 

@@ -12,6 +12,7 @@
 #include "app/run_report.h"
 #include "app/same_start.h"
 #include "app/setup.h"
+#include "app/snapshot_budget.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/eval_windows.h"
@@ -88,6 +89,8 @@ Training::Training(const TrainOptions& options, Job& job) : options_(options), j
   job_.agree([&] {
     sampler_.emplace(*data_, SamplerOptions{setup_.request.shape.time, setup_.config.train_batch_size, options_.seed, job_.rank(), job_.size()}, first_sample());
     plan = plan_for_machine(setup_.request, job_.local_size());
+    const bool open = options_.save_every > 0 && !options_.out.empty() && !setup_.config.spillway.checkpoint_memory;
+    if (open) plan = with_snapshot_memory(std::move(*plan), setup_.rates, options_.out, job_.local_size());
   });
   if (job_.leads()) {
     report_ = std::make_unique<RunReport>(options_, setup_.config, setup_.spec, unigram_entropy(*data_, setup_.spec.vocabulary));
@@ -161,7 +164,7 @@ void Training::verify_resumed() {
                                    [](const checkpoint::TensorInfo& a, const checkpoint::TensorEntry& b) { return a.name == b.name && a.frozen == b.frozen; });
   if (same_set && hash != manifest.state_hash) {
     throw IoError(fmt::format("[checkpoint] resume from '{}': the state loaded has the hash {}, the one saved {}; memory or disk failed on the way: "
-                              "try again, or spillway inspect --verify",
+                              "try again; spillway inspect tells whether it is the disk",
                               resumed_->folder(), hex64(hash), hex64(manifest.state_hash)));
   }
   if (report_) report_->resumed(resumed_->folder(), step_, hash, manifest.run.world_size);

@@ -1,8 +1,12 @@
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <set>
+#include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -114,6 +118,49 @@ TEST(Hash, OfATensorIsTheSumOfItsPartsWhoeverTakesThem) {
   values[999] ^= 1;
   EXPECT_NE(whole, element_hash(hash_key("h.0.weight", "exp_avg"), 0, all));
   EXPECT_NE(hash_key("ab", "c"), hash_key("a", "bc"));
+}
+
+template <class T>
+void expect_changes_are_told_apart() {
+  std::vector<T> values(131);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(i * 2654435761u);
+  const std::span<const T> all(values);
+  std::set<std::uint64_t> seen = {element_hash(7, 1000, all)};
+  std::size_t changes = 1;
+  const auto expect_new = [&](T& element, T value) {
+    const T before = std::exchange(element, value);
+    ++changes;
+    seen.insert(element_hash(7, 1000, all));
+    element = before;
+  };
+  for (T& element : values) {
+    for (unsigned bit = 0; bit < sizeof(T) * 8; ++bit) expect_new(element, static_cast<T>(element ^ (T{1} << bit)));
+  }
+  // Signs of two elements: the change that touches the fewest bits of a multiplier.
+  constexpr auto sign = static_cast<T>(T{1} << (sizeof(T) * 8 - 1));
+  for (std::size_t i = 0; i + 1 < values.size(); ++i) {
+    values[i] ^= sign;
+    for (std::size_t j = i + 1; j < values.size(); ++j) expect_new(values[j], static_cast<T>(values[j] ^ sign));
+    values[i] ^= sign;
+  }
+  EXPECT_EQ(seen.size(), changes);
+}
+
+TEST(Hash, OfATensorTellsEveryBitAndEveryPairOfSignsApart) {
+  expect_changes_are_told_apart<std::uint32_t>();
+  expect_changes_are_told_apart<std::uint16_t>();
+}
+
+TEST(Hash, OfATensorIsSpreadOverAllBits) {
+  // Bits of a fair coin, 4,000 times: 8 standard deviations are 253.
+  constexpr int kTensors = 4000;
+  std::array<int, 64> ones{};
+  for (std::uint32_t i = 0; i < kTensors; ++i) {
+    const std::uint32_t value = i;
+    const std::uint64_t hash = element_hash(hash_key("w", "master"), i, std::span(&value, 1));
+    for (std::size_t bit = 0; bit < 64; ++bit) ones[bit] += static_cast<int>(hash >> bit & 1);
+  }
+  for (std::size_t bit = 0; bit < 64; ++bit) EXPECT_NEAR(ones[bit], kTensors / 2, 253) << "bit " << bit;
 }
 
 TEST(Text, SizesReadWell) {

@@ -36,6 +36,30 @@ class Checkpoint(cli.CliTest):
         self.assertEqual(sorted(name for name in os.listdir(self.path("run")) if name.startswith("step-")),
                          ["step-00000002", "step-00000004", "step-00000005"])
 
+    def test_memory_for_saving_follows_from_how_long_a_step_gives_the_disk(self):
+        # 2.6 MB of state. An endless step leaves the disk time for all of it; a step of a few ms, on a disk that cannot
+        # write the half of it meanwhile, for nearly none.
+        def memory(out, profile, **spillway):
+            self.write("rates.json", json.dumps(profile))
+            config = self.config({"spillway": {"profile": "rates.json", **spillway}}, name="sized.json")
+            run = self.run_command(self.arguments("train", config, "--out", out, "--save-every", "1"))
+            self.assertEqual(run.status, 0, run.err)
+            return run.err, self.load(f"{out}/summary.json")["peak"]["host"]["used"]
+
+        slow, least = memory("slow", {"matmul_flops": 1e6})
+        self.assertIn("[checkpoint] 384.0 KiB of host memory to copy", slow)
+        self.assertNotIn("does not fit", slow)
+        fast = {"matmul_flops": 1e18, "device_bytes": 1e18, "cpu_adam_bytes": 1e18, "h2d_bytes": 1e18, "d2h_bytes": 1e18, "task_overhead_s": 0}
+        said, most = memory("fast", fast)
+        self.assertIn("[checkpoint]", said)
+        self.assertGreater(most, least)
+        said, given = memory("given", fast, checkpoint_memory="384KiB")
+        self.assertNotIn("[checkpoint]", said)
+        self.assertEqual(given, least)
+        said, capped = memory("capped", fast, host_memory=least + 4096)
+        self.assertIn("more does not fit", said)
+        self.assertEqual(capped, least)
+
     def test_inspect_tells_what_is_inside_and_verifies_it(self):
         run = self.spillway("inspect", "run")
         self.assertEqual((run.status, run.err), (0, ""))

@@ -81,7 +81,7 @@ struct SpillwayConfig {
   std::vector<std::string> frozen;            // patterns (* and ?) of parameter names that are not trained
   double comm_timeout_s = 60.0;               // a rank not heard for so long is given up
   std::int64_t hash_every = 1000;             // steps between comparisons of the ranks' state; 0: never
-  std::optional<std::int64_t> checkpoint_memory;  // bytes of host memory a save may copy state to; unset: two tiles
+  std::optional<std::int64_t> checkpoint_memory;  // bytes of host memory a save may copy state to; unset: enough for one step's stop
   std::string profile;                        // file of measured rates; empty: measure at start
 };
 

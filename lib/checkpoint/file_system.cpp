@@ -80,6 +80,10 @@ void read_at(const Descriptor& file, std::int64_t offset, std::span<std::byte> o
   }
 }
 
+void read_ahead(const Descriptor& file, std::int64_t offset, std::int64_t bytes) {
+  ::posix_fadvise(file.get(), offset, bytes, POSIX_FADV_WILLNEED);
+}
+
 std::string read_text(const std::string& path) {
   const Descriptor file = open_for_reading(path);
   std::string text(static_cast<std::size_t>(size_of_file(file, path)), '\0');

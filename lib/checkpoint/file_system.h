@@ -42,6 +42,9 @@ std::int64_t size_of_file(const Descriptor& file, const std::string& path);
 // Fills `out`; a file that ends before is an error.
 void read_at(const Descriptor& file, std::int64_t offset, std::span<std::byte> out, const std::string& path);
 
+// Has the system fetch bytes that will be read soon; whether it does is up to it.
+void read_ahead(const Descriptor& file, std::int64_t offset, std::int64_t bytes);
+
 std::string read_text(const std::string& path);
 
 // Takes space for a file that is being written. A file system that cannot says so when it is full.

@@ -19,6 +19,7 @@ namespace spillway::checkpoint {
 namespace {
 
 constexpr std::size_t kNoPiece = static_cast<std::size_t>(-1);
+constexpr std::int64_t kReadAheadBytes = 8 << 20;
 
 Manifest load_manifest(const std::string& folder) {
   struct stat status{};
@@ -149,6 +150,8 @@ std::span<const std::byte> Reader::piece_bytes(std::size_t index) {
   if (held_bytes_.size() < bytes) held_bytes_.resize(bytes);
   const auto data = std::span(held_bytes_).first(bytes);
   read_at(file_, offsets_[index], data, path_of(piece.file));
+  // The disk goes on while this piece is checked and used. Files are read from front to back, mostly.
+  read_ahead(file_, offsets_[index] + static_cast<std::int64_t>(bytes), kReadAheadBytes);
   if (const std::uint64_t found = hash_bytes(data); found != piece.checksum) {
     throw IoError(fmt::format("[checkpoint] read {} of '{}', elements {} to {}, from {}: its checksum is {}, the manifest says {}; the "
                               "file was altered or the disk lies, use another checkpoint",

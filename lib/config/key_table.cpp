@@ -324,7 +324,7 @@ constexpr Key kTable[] = {
     used("spillway.hash_every", at_least(0), [](S& s) -> F { return &s.config.spillway.hash_every; },
          "steps between comparisons of the ranks' state; 0: never"),
     used("spillway.checkpoint_memory", kAny, [](S& s) -> F { return Bytes{&s.config.spillway.checkpoint_memory}; },
-         "unset: two tiles"),
+         "unset: so much that a save stops training for a step at most"),
     used("spillway.profile", kAny, [](S& s) -> F { return &s.config.spillway.profile; },
          "empty: rates are measured at start"),
 };

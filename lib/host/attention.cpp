@@ -57,7 +57,7 @@ SPILLWAY_INLINE void round_rows(const float* in, std::int64_t rows, std::int64_t
   }
 }
 
-// The clones, which have to be plain functions (host/clones.h).
+// The clones, which have to be plain functions (base/clones.h).
 #define SPILLWAY_ROWS(T)                                                                              \
   SPILLWAY_CLONES void load_rows(const T* in, std::int64_t ld, std::int64_t rows, std::int64_t n,     \
                                  float* out) {                                                        \

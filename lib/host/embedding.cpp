@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cassert>
 
-#include "host/clones.h"
+#include "base/clones.h"
 #include "host/kernels.h"
 #include "host/partition.h"
 

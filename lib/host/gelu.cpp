@@ -6,7 +6,7 @@
 // The logistic form is the same function without the cancellation of 1 + tanh u at negative x, and its
 // complement 1 - s = s e^(-2u) is as exact. Absolute error at most 2^-22 max(|y|, 2^-3) in f32 (tested
 // against double); a non-finite x gives NaN, +infinity or, for -infinity, its limit 0.
-#include "host/clones.h"
+#include "base/clones.h"
 #include "host/kernels.h"
 #include "host/math.h"
 #include "host/partition.h"

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/parallel.h"
-#include "host/clones.h"
+#include "base/clones.h"
 #include "host/dtype_of.h"
 #include "host/partition.h"
 

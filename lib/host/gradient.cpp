@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cassert>
 
-#include "host/clones.h"
+#include "base/clones.h"
 #include "host/dtype_of.h"
 #include "host/kernels.h"
 #include "host/partition.h"

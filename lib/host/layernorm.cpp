@@ -8,7 +8,7 @@
 #include <cassert>
 #include <cmath>
 
-#include "host/clones.h"
+#include "base/clones.h"
 #include "host/kernels.h"
 #include "host/partition.h"
 

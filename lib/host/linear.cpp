@@ -1,7 +1,7 @@
 // The linear layer, forward and backward.
 #include <algorithm>
 
-#include "host/clones.h"
+#include "base/clones.h"
 #include "host/dtype_of.h"
 #include "host/gemm.h"
 #include "host/kernels.h"

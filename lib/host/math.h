@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "host/clones.h"
+#include "base/clones.h"
 
 namespace spillway::host {
 

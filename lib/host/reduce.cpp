@@ -1,7 +1,7 @@
 // Gradients between ranks: rounded to the wire dtype on their way out, added up in f32 on their way in.
 #include <algorithm>
 
-#include "host/clones.h"
+#include "base/clones.h"
 #include "host/dtype_of.h"
 #include "host/kernels.h"
 #include "host/partition.h"

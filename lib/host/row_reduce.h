@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "host/clones.h"
+#include "base/clones.h"
 
 namespace spillway::host {
 

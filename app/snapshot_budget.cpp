@@ -1,0 +1,84 @@
+#include "app/snapshot_budget.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "app/setup.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/sequential_file.h"
+
+namespace spillway::app {
+
+namespace {
+
+// Of the rate of an idle disk, what a save is counted on to get: the step reads and writes there too, state on NVMe is
+// read before it is saved, and hashing shares the step's cores.
+constexpr double kCountedOn = 0.5;
+constexpr std::int64_t kMeasuredBytes = 64 << 20;
+
+struct State {
+  std::int64_t bytes = 0;
+  std::int64_t largest = 0;  // what is copied at a time
+};
+
+// What this rank saves.
+State state_of(const Plan& plan) {
+  State state;
+  for (const SnapshotPlan& snapshot : plan.snapshots) {
+    std::int64_t bytes = 0;
+    if (snapshot.tile >= 0) {
+      bytes = plan.tiles[static_cast<std::size_t>(snapshot.tile)].state_bytes();
+    } else {
+      bytes = plan.weights_chunks[static_cast<std::size_t>(snapshot.chunk)].num_elements() * size_of(plan.request.dtype);
+    }
+    state.bytes += bytes;
+    state.largest = std::max(state.largest, bytes);
+  }
+  return state;
+}
+
+// As a save writes: bytes per second until they are on disk.
+double measured_write_rate(const std::string& folder) {
+  const std::string path = fmt::format("{}/.write-rate-{}", folder, checkpoint::unique_suffix());
+  checkpoint::WriteBuffer buffer;
+  checkpoint::SequentialFile file(path, kMeasuredBytes, buffer.span());
+  ::unlink(path.c_str());  // the file lives on until it is closed, and no death leaves it behind
+  const std::vector<std::byte> bytes(1 << 20, std::byte{0x5a});
+  const auto start = std::chrono::steady_clock::now();
+  for (std::int64_t written = 0; written < kMeasuredBytes; written += static_cast<std::int64_t>(bytes.size())) file.append(bytes);
+  file.finish();
+  return static_cast<double>(kMeasuredBytes) / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Plan with_snapshot_memory(Plan plan, const MachineRates& rates, const std::string& out, int ranks_on_machine) {
+  const State state = state_of(plan);
+  if (plan.snapshot_buffer < 0) return plan;  // nothing is saved here
+  const double step_s = simulate(plan.step, task_seconds(plan, plan.step, rates), rates).step_s;
+  const double rate = measured_write_rate(out);
+  const auto drained = static_cast<std::int64_t>(std::min(static_cast<double>(state.bytes), 2.0 * step_s * kCountedOn * rate));
+
+  const std::int64_t there = plan.buffers[static_cast<std::size_t>(plan.snapshot_buffer)].bytes;
+  const auto places_for = [&](std::int64_t bytes) { return bytes / state.largest * state.largest; };
+  const std::int64_t wanted = places_for(state.bytes - drained + state.largest - 1);
+  const std::int64_t allowed = places_for(there + std::max<std::int64_t>(0, host_memory_left(plan, ranks_on_machine)));
+  const std::int64_t bytes = std::max(there, std::min(wanted, allowed));
+  log_info(fmt::format("[checkpoint] {} of host memory to copy {} of state to: in two steps of {:.0f} ms the disk under '{}' is counted on for {} "
+                       "(half of its {}/s){}",
+                       human_bytes(bytes), human_bytes(state.bytes), step_s * 1e3, out, human_bytes(drained),
+                       human_bytes(static_cast<std::int64_t>(rate)),
+                       wanted > bytes ? "; more does not fit: a step in which a save begins may last longer than two" : ""));
+  if (bytes == there) return plan;
+  PlanRequest request = plan.request;
+  request.snapshot_bytes = bytes;
+  return plan_for_machine(request, ranks_on_machine);
+}
+
+}  // namespace spillway::app
