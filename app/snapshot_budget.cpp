@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <vector>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include "base/text.h"
 #include "checkpoint/file_system.h"
 #include "checkpoint/sequential_file.h"
+#include "spillway/error.h"
 
 namespace spillway::app {
 
@@ -43,7 +45,7 @@ State state_of(const Plan& plan) {
   return state;
 }
 
-// As a save writes: bytes per second until they are on disk.
+// As a save writes: bytes per second until they are on disk. Throws IoError, on a disk that is nearly full, say.
 double measured_write_rate(const std::string& folder) {
   const std::string path = fmt::format("{}/.write-rate-{}", folder, checkpoint::unique_suffix());
   checkpoint::WriteBuffer buffer;
@@ -61,11 +63,19 @@ double measured_write_rate(const std::string& folder) {
 Plan with_snapshot_memory(Plan plan, const MachineRates& rates, const std::string& out, int ranks_on_machine) {
   const State state = state_of(plan);
   if (plan.snapshot_buffer < 0) return plan;  // nothing is saved here
-  const double step_s = simulate(plan.step, task_seconds(plan, plan.step, rates), rates).step_s;
-  const double rate = measured_write_rate(out);
-  const auto drained = static_cast<std::int64_t>(std::min(static_cast<double>(state.bytes), 2.0 * step_s * kCountedOn * rate));
-
   const std::int64_t there = plan.buffers[static_cast<std::size_t>(plan.snapshot_buffer)].bytes;
+  if (there >= state.bytes) return plan;
+  // What is measured must not take the room that a checkpoint will need: file systems give it back late.
+  if (std::filesystem::space(out).available < static_cast<std::uintmax_t>(8 * kMeasuredBytes)) return plan;
+  double rate = 0.0;
+  try {
+    rate = measured_write_rate(out);
+  } catch (const IoError& error) {
+    log_warning(fmt::format("{}; saves get {} of host memory, and a step in which one begins may last as long as the save", error.what(), human_bytes(there)));
+    return plan;
+  }
+  const double step_s = simulate(plan.step, task_seconds(plan, plan.step, rates), rates).step_s;
+  const auto drained = static_cast<std::int64_t>(std::min(static_cast<double>(state.bytes), 2.0 * step_s * kCountedOn * rate));
   const auto places_for = [&](std::int64_t bytes) { return bytes / state.largest * state.largest; };
   const std::int64_t wanted = places_for(state.bytes - drained + state.largest - 1);
   const std::int64_t allowed = places_for(there + std::max<std::int64_t>(0, host_memory_left(plan, ranks_on_machine)));

@@ -19,8 +19,8 @@ class Memory(cli.CliTest):
         super().setUp()
         self.write("shape.json", json.dumps(SHAPE))
 
-    def run_arguments(self, placement, *more):
-        return self.arguments("train", self.config(placement), "--out", "out", *more, model="./shape.json", steps=STEPS)
+    def run_arguments(self, placement, out="out"):
+        return self.arguments("train", self.config(placement), "--out", out, model="./shape.json", steps=STEPS)
 
     def data_bytes(self, pid):
         with open(f"/proc/{pid}/status") as status:
@@ -29,7 +29,7 @@ class Memory(cli.CliTest):
     def test_steps_need_no_more_than_what_is_there_at_the_first(self):
         for name, placement in PLACEMENTS.items():
             with self.subTest(name):
-                process = subprocess.Popen(self.run_arguments(placement), cwd=self.folder, stdout=subprocess.PIPE,
+                process = subprocess.Popen(self.run_arguments(placement, name), cwd=self.folder, stdout=subprocess.PIPE,
                                            stderr=subprocess.PIPE, text=True)
                 # Printed when everything is allocated, right before step 1.
                 self.assertTrue(any(line.startswith("predicted step") for line in process.stdout), "no prediction")
@@ -38,7 +38,7 @@ class Memory(cli.CliTest):
                 out, err = process.communicate(timeout=cli.TIMEOUT_S)
                 self.assertEqual(process.returncode, 0, err)
                 self.assertIn(f"step {STEPS}/{STEPS}", out)
-                summary = self.load("out/summary.json")
+                summary = self.load(f"{name}/summary.json")
                 self.assertEqual(summary["steps"], STEPS)
                 growth = summary["rss_peak_in_steps"] - summary["rss_at_start"]
                 self.assertLess(growth, 0.01 * summary["rss_at_start"], summary["rss_at_start"])

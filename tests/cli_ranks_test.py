@@ -195,7 +195,7 @@ class Faults(RanksOfOneRun):
         self.addCleanup(job.wait)
         self.addCleanup(self.end_all)
         deadline = time.monotonic() + GRACE_S
-        while not self.path("metrics.jsonl").exists() or len(self.path("metrics.jsonl").read_text().splitlines()) < 5:
+        while not self.path("metrics.jsonl").exists() or len(self.path("metrics.jsonl").read_text().splitlines()) < 60:
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
         return job
