@@ -56,7 +56,8 @@ TEST_P(Communicators, DoAsTheReference) {
 INSTANTIATE_TEST_SUITE_P(All, Communicators, ::testing::ValuesIn(communicator_cases().begin(), communicator_cases().end()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Takes the words that are this program's out of the arguments, and GoogleTest's report where another rank writes it.
+// Takes the words that are this program's out of the arguments, and GoogleTest's report where another rank writes it. Ends
+// in a null pointer, as arguments do: GoogleTest moves it too.
 std::vector<char*> remaining_arguments(int argc, char** argv, const World& world) {
   std::vector<char*> rest;
   for (int i = 0; i < argc; ++i) {
@@ -64,6 +65,7 @@ std::vector<char*> remaining_arguments(int argc, char** argv, const World& world
     if (word.starts_with("--message_bytes=") || (world.rank() != 0 && word.starts_with("--gtest_output="))) continue;
     rest.push_back(argv[i]);
   }
+  rest.push_back(nullptr);
   return rest;
 }
 
@@ -84,7 +86,7 @@ int run(int argc, char** argv) {
   this_job.results = this_job.world->communicator();
   job = &this_job;
   std::vector<char*> arguments = remaining_arguments(argc, argv, *this_job.world);
-  int count = static_cast<int>(arguments.size());
+  int count = static_cast<int>(arguments.size()) - 1;
   ::testing::InitGoogleTest(&count, arguments.data());
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (this_job.world->rank() != 0) delete listeners.Release(listeners.default_result_printer());
