@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "spillway/communicator.h"
 #include "spillway/device.h"
 #include "spillway/error.h"
 
@@ -37,5 +38,9 @@ std::string why_no_cuda_device() {
 std::unique_ptr<Device> make_cuda_device(int index) {
   throw DeviceError("[cuda] open device " + std::to_string(index) + ": " + why_no_cuda_device() + "; use --device host");
 }
+
+std::vector<CudaDeviceInfo> cuda_devices() { return {}; }
+
+std::unique_ptr<World> make_device_world(World&, Device&, const WorldOptions&) { return nullptr; }
 
 }  // namespace spillway

@@ -1,4 +1,5 @@
 // A build without a CUDA device: says so.
+#include "spillway/communicator.h"
 #include "spillway/device.h"
 #include "spillway/error.h"
 
@@ -9,5 +10,9 @@ std::string why_no_cuda_device() { return "this build has no CUDA device"; }
 std::unique_ptr<Device> make_cuda_device(int) {
   throw DeviceError("[cuda] open the device: " + why_no_cuda_device() + "; use --device host");
 }
+
+std::vector<CudaDeviceInfo> cuda_devices() { return {}; }
+
+std::unique_ptr<World> make_device_world(World&, Device&, const WorldOptions&) { return nullptr; }
 
 }  // namespace spillway

@@ -7,9 +7,11 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "spillway/dtype.h"
 
@@ -85,6 +87,10 @@ class Device {
 
   virtual std::string_view name() const = 0;  // "host", "cuda:0"
 
+  // Bytes allocate_arena() can have now, less what the device's libraries will still need; nothing if the arena comes
+  // out of host memory.
+  virtual std::optional<std::int64_t> free_memory() const = 0;
+
   // The device arena: `bytes` of device memory, allocated once, owned by the device, freed with it.
   // Every page is present when the call returns. Throws MemoryError.
   virtual std::byte* allocate_arena(std::int64_t bytes) = 0;
@@ -114,11 +120,33 @@ struct HostDeviceOptions {
 // The CPU as a device. Streams are threads; a missing wait() is a real data race.
 std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);
 
-// The CUDA device `index`. Throws DeviceError that says what is missing when this build or this
-// machine has none.
+// The CUDA device `index`: its streams are CUDA streams, its pinned arena is registered with CUDA. Work that fails
+// is a DeviceError at the next call or wait, and from then on at every one: a CUDA context does not recover. Throws
+// DeviceError that says what is missing when this build or this machine has none.
 std::unique_ptr<Device> make_cuda_device(int index);
 
 // Empty if make_cuda_device() can work here; otherwise the reason, as a sentence.
 std::string why_no_cuda_device();
+
+// A CUDA device as `spillway doctor` shows it.
+struct CudaDeviceInfo {
+  int index = 0;
+  std::string name;                // "NVIDIA H200"
+  int compute_major = 0, compute_minor = 0;
+  int driver_version = 0;          // CUDA version of the driver, 1000 * major + 10 * minor
+  int runtime_version = 0;
+  std::int64_t total_bytes = 0, free_bytes = 0;
+  int multiprocessors = 0;
+  std::string pci_address;         // "0000:17:00.0"
+  int numa_node = -1;              // of the PCI slot; -1: unknown
+  std::vector<int> peers;          // devices it reaches directly
+  double h2d_bytes_per_s = 0.0, d2h_bytes_per_s = 0.0;  // measured, each way alone
+  double both_ways_bytes_per_s = 0.0;                   // measured, both at once, sum
+  std::string error;               // why it cannot be used; empty: it can
+};
+
+// Every CUDA device of the machine; measures each one's link, which takes a moment. Empty where why_no_cuda_device() says
+// why. Throws DeviceError.
+std::vector<CudaDeviceInfo> cuda_devices();
 
 }  // namespace spillway

@@ -70,7 +70,7 @@ struct MatmulDims {
   std::int64_t k;  // inputs
 };
 
-// y = x * transpose(weight) + bias (+ residual, added in f32 before rounding)
+// y = x * transpose(weight) + bias (+ residual, added in f32 before rounding); gelu = GELU(y)
 struct LinearForward {
   const void* x;         // (m, k) T
   const void* weight;    // (n, k) T
@@ -79,6 +79,7 @@ struct LinearForward {
   void* y;               // (m, n) T
   MatmulDims dims;
   std::span<std::byte> scratch;
+  void* gelu = nullptr;  // (m, n) T or nullptr: y through GELU, before or after y is rounded; not together with residual
 };
 
 struct LinearBackward {
@@ -90,6 +91,7 @@ struct LinearBackward {
   float* dbias;        // (n) f32, or nullptr
   MatmulDims dims;
   std::span<std::byte> scratch;
+  const void* gelu_input = nullptr;  // (m, k) T or nullptr: what GELU made x of; dx is then the gradient of that
 };
 
 // GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2), as GPT-2 uses it.
@@ -188,6 +190,8 @@ struct ScratchSizes {
 };
 
 const ScratchSizes& host_scratch_sizes();
+// Of the CUDA device; there whether or not this build or machine has one, so that a plan for one can be made anywhere.
+const ScratchSizes& cuda_scratch_sizes();
 
 class Ops {
  public:

@@ -1,5 +1,6 @@
 // The CPU as a device: arenas are mappings, streams are threads, kernels run on the process's workers.
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/parallel.h"
@@ -23,6 +24,7 @@ class HostDevice final : public Device {
   }
 
   std::string_view name() const override { return "host"; }
+  std::optional<std::int64_t> free_memory() const override { return std::nullopt; }
 
   std::byte* allocate_arena(std::int64_t bytes) override { return allocate("device arena", bytes, host::Pin::no); }
   std::byte* allocate_pinned(std::int64_t bytes) override { return allocate("pinned arena", bytes, host::Pin::yes); }

@@ -56,6 +56,7 @@ void linear_forward(const LinearForward& op) {
                      .bias = static_cast<const T*>(op.bias),
                      .residual = static_cast<const T*>(op.residual),
                      .scratch = op.scratch});
+  if (op.gelu) gelu_forward<T>({op.y, op.gelu, m * n});
 }
 
 template <class T>
@@ -73,6 +74,7 @@ void linear_backward(const LinearBackward& op) {
                        .c = static_cast<T*>(op.dx),
                        .ldc = k,
                        .scratch = op.scratch});
+  if (op.dx && op.gelu_input) gelu_backward<T>({op.dx, op.gelu_input, op.dx, m * k});
   gemm(Gemm<T, T, float>{.shape = weight_gradient_shape(op.dims),
                          .a_transposed = Transposed::yes,
                          .b_transposed = Transposed::no,

@@ -85,8 +85,7 @@ class BlockLayer final : public Layer {
   void forward(const ForwardArgs& args) const override {
     const BlockLayout at = layout(Pass::forward, args.shape, args.ops.dtype(), args.ops.scratch_sizes());
     attend(args, at, args.y);
-    expand(args, at, args.y);
-    activate(args, at);
+    expand(args, at, args.y, at.gelu.in(args.workspace));
     linear_forward(args, at, mlp_out_, at.gelu.in(args.workspace), args.y, args.y, out_dims(args.shape));
   }
 
@@ -94,7 +93,7 @@ class BlockLayer final : public Layer {
     const BlockLayout at = layout(Pass::backward, args.shape, args.ops.dtype(), args.ops.scratch_sizes());
     void* middle = at.middle.in(args.workspace);
     attend(args, at, middle);
-    expand(args, at, middle);
+    expand(args, at, middle, at.gelu.in(args.workspace));
     mlp_backward(args, at);
     attention_backward(args, at);
   }
@@ -186,7 +185,7 @@ class BlockLayer final : public Layer {
 
   template <class Args>
   void linear_forward(const Args& args, const BlockLayout& at, const Pair& linear, const void* x,
-                      const void* residual, void* y, const MatmulDims& dims) const {
+                      const void* residual, void* y, const MatmulDims& dims, void* gelu = nullptr) const {
     const DType dtype = args.ops.dtype();
     args.ops.linear_forward(args.stream, {.x = x,
                                           .weight = element(args.weights, linear.weight, dtype),
@@ -194,7 +193,8 @@ class BlockLayer final : public Layer {
                                           .residual = residual,
                                           .y = y,
                                           .dims = dims,
-                                          .scratch = at.scratch.span_in(args.workspace)});
+                                          .scratch = at.scratch.span_in(args.workspace),
+                                          .gelu = gelu});
   }
 
   // middle = x + attention(ln_1(x))
@@ -212,20 +212,12 @@ class BlockLayer final : public Layer {
                    square_dims(args.shape));
   }
 
-  // hidden = c_fc(ln_2(middle))
+  // hidden = c_fc(ln_2(middle)), gelu = GELU(hidden)
   template <class Args>
-  void expand(const Args& args, const BlockLayout& at, const void* middle) const {
+  void expand(const Args& args, const BlockLayout& at, const void* middle, void* gelu) const {
     norm_forward(args, at, norm2_, middle);
     linear_forward(args, at, mlp_, at.normed.in(args.workspace), nullptr, at.hidden.in(args.workspace),
-                   in_dims(args.shape));
-  }
-
-  // gelu = GELU(hidden)
-  template <class Args>
-  void activate(const Args& args, const BlockLayout& at) const {
-    args.ops.gelu_forward(args.stream, {.x = at.hidden.in(args.workspace),
-                                        .y = at.gelu.in(args.workspace),
-                                        .n = rows(args.shape) * hidden_});
+                   in_dims(args.shape), gelu);
   }
 
   void norm_backward(const BackwardArgs& args, const BlockLayout& at, const Pair& norm, const void* dy,
@@ -245,7 +237,7 @@ class BlockLayer final : public Layer {
   }
 
   void linear_backward(const BackwardArgs& args, const BlockLayout& at, const Pair& linear, const void* dy,
-                       const void* x, void* dx, const MatmulDims& dims) const {
+                       const void* x, void* dx, const MatmulDims& dims, const void* gelu_input = nullptr) const {
     args.ops.linear_backward(args.stream, {.dy = dy,
                                            .x = x,
                                            .weight = element(args.weights, linear.weight, args.ops.dtype()),
@@ -253,7 +245,8 @@ class BlockLayer final : public Layer {
                                            .dweight = args.gradient + linear.weight,
                                            .dbias = args.gradient + linear.bias,
                                            .dims = dims,
-                                           .scratch = at.scratch.span_in(args.workspace)});
+                                           .scratch = at.scratch.span_in(args.workspace),
+                                           .gelu_input = gelu_input});
   }
 
   // From dy to the gradient of `middle`, which is left in args.dx.
@@ -261,9 +254,7 @@ class BlockLayer final : public Layer {
     void* hidden = at.hidden.in(args.workspace);
     void* dhidden = at.dhidden.in(args.workspace);
     void* dnormed = at.dnormed2.in(args.workspace);
-    activate(args, at);
-    linear_backward(args, at, mlp_out_, args.dy, at.gelu.in(args.workspace), dhidden, out_dims(args.shape));
-    args.ops.gelu_backward(args.stream, {.dy = dhidden, .x = hidden, .dx = dhidden, .n = rows(args.shape) * hidden_});
+    linear_backward(args, at, mlp_out_, args.dy, at.gelu.in(args.workspace), dhidden, out_dims(args.shape), hidden);
     linear_backward(args, at, mlp_, dhidden, at.normed.in(args.workspace), dnormed, in_dims(args.shape));
     norm_backward(args, at, norm2_, dnormed, at.middle.in(args.workspace), args.dy);
   }
