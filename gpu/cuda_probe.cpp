@@ -39,6 +39,8 @@ std::unique_ptr<Device> make_cuda_device(int index) {
   throw DeviceError("[cuda] open device " + std::to_string(index) + ": " + why_no_cuda_device() + "; use --device host");
 }
 
+int cuda_device_count() { return 0; }
+
 std::vector<CudaDeviceInfo> cuda_devices() { return {}; }
 
 std::unique_ptr<World> make_device_world(World&, Device&, const WorldOptions&) { return nullptr; }

@@ -18,7 +18,8 @@ struct Module {
   int version;
   // Empty if there is a device that can be opened; else the reason, as a sentence.
   std::string (*why_no_device)();
-  // Every device of the machine.
+  int (*device_count)();
+  // Every device of the machine, its link measured.
   std::vector<CudaDeviceInfo> (*devices)();
   std::unique_ptr<Device> (*make_device)(int index);
   // See make_device_world(). `device` is one of make_device().

@@ -11,6 +11,8 @@ std::unique_ptr<Device> make_cuda_device(int) {
   throw DeviceError("[cuda] open the device: " + why_no_cuda_device() + "; use --device host");
 }
 
+int cuda_device_count() { return 0; }
+
 std::vector<CudaDeviceInfo> cuda_devices() { return {}; }
 
 std::unique_ptr<World> make_device_world(World&, Device&, const WorldOptions&) { return nullptr; }
