@@ -23,13 +23,6 @@ class Checkpoint(cli.CliTest):
         super().setUp()
         self.summary = self.train(self.config(), "--out", "run", "--save-every", "2", "--keep", "0", steps=5)
 
-    def flip(self, name, offset):
-        with open(self.path(name), "r+b") as file:
-            file.seek(offset)
-            byte = file.read(1)[0]
-            file.seek(offset)
-            file.write(bytes([byte ^ 1]))
-
     def test_every_save_is_in_the_summary_and_on_the_disk(self):
         self.assertEqual([save["step"] for save in self.summary["saves"]], [2, 4, 5])
         self.assertEqual(self.summary["saves"][-1]["state_hash"], self.summary["state_hash"])

@@ -198,13 +198,6 @@ class Refused(Resume):
             self.assert_refused(run, status, *words)
         return run
 
-    def flip(self, name, offset):
-        with open(self.path(name), "r+b") as file:
-            file.seek(offset)
-            byte = file.read(1)[0]
-            file.seek(offset)
-            file.write(bytes([byte ^ 1]))
-
     def test_another_model(self):
         self.refused(DISK, self.newest, "channels is 64 in the checkpoint and 128 in this run", model=self.write("wide.json", self.shape()))
 

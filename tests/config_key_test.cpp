@@ -14,13 +14,15 @@
 #include "config/key_table.h"
 #include "spillway/config.h"
 #include "spillway/error.h"
+#include "support/config_text.h"
 
 namespace spillway {
 namespace {
 
 using config::Effect;
 using config::Key;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
+using testing::error_of;
 
 // {"a": {"b": {"<name>": <value>}}} for section a.b.
 std::string document(std::string_view section, std::string_view name, std::string_view value) {
@@ -29,15 +31,6 @@ std::string document(std::string_view section, std::string_view name, std::strin
   const std::size_t dot = section.rfind('.');
   if (dot == std::string_view::npos) return document("", section, member);
   return document(section.substr(0, dot), section.substr(dot + 1), member);
-}
-
-std::string error_of(const std::string& text) {
-  try {
-    parse_config(text, "ds.json", {});
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 std::vector<std::string_view> names_of(const Key& key) {
@@ -144,7 +137,7 @@ TEST(ConfigKeys, RefusedKeysNameTheReason) {
     if (value == "false") {
       EXPECT_EQ(error, "ds.json:1: " + std::string(key.path) + ": false cannot be used: " + std::string(key.note));
     } else {
-      EXPECT_THAT(error, testing::AllOf(HasSubstr(std::string(key.path)), HasSubstr(std::string(key.note))));
+      EXPECT_THAT(error, ::testing::AllOf(HasSubstr(std::string(key.path)), HasSubstr(std::string(key.note))));
     }
     EXPECT_EQ(error_of(document(key.section(), key.name(), key.default_value)), "no error");
   }
@@ -194,10 +187,10 @@ TEST(ConfigKeys, ListsOfStringsMayBeOneString) {
   const auto frozen = [](std::string_view value) {
     return parse_config(document("spillway", "frozen", value), "ds.json", {}).spillway.frozen;
   };
-  EXPECT_THAT(frozen("[]"), testing::IsEmpty());
-  EXPECT_THAT(frozen("null"), testing::IsEmpty());
-  EXPECT_THAT(frozen("\"wte.*\""), testing::ElementsAre("wte.*"));
-  EXPECT_THAT(frozen("[\"wte.*\", \"h.?.ln_1.bias\"]"), testing::ElementsAre("wte.*", "h.?.ln_1.bias"));
+  EXPECT_THAT(frozen("[]"), ::testing::IsEmpty());
+  EXPECT_THAT(frozen("null"), ::testing::IsEmpty());
+  EXPECT_THAT(frozen("\"wte.*\""), ::testing::ElementsAre("wte.*"));
+  EXPECT_THAT(frozen("[\"wte.*\", \"h.?.ln_1.bias\"]"), ::testing::ElementsAre("wte.*", "h.?.ln_1.bias"));
   for (const std::string_view value : {"1", "[1]", "\"\"", "[\"wte.*\", \"\"]", "{\"wte.*\": true}", "[\"a\", [\"b\"]]"}) {
     EXPECT_THAT(error_of(document("spillway", "frozen", value)), HasSubstr("spillway.frozen: expected a list")) << value;
   }

@@ -11,28 +11,18 @@
 #include "config/batch_triangle.h"
 #include "spillway/config.h"
 #include "spillway/error.h"
+#include "support/config_text.h"
 
 namespace spillway {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using testing::error_of;
+using testing::parse;
 
 constexpr ConfigContext kFourRanks = {.world_size = 4, .total_steps = 0};
-
-Config parse(const std::string& text, const ConfigContext& context = {}) {
-  return parse_config(text, "ds.json", context);
-}
-
-std::string error_of(const std::string& text, const ConfigContext& context = {}) {
-  try {
-    parse(text, context);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(BatchTriangle, CompletesEveryConsistentSubsetOfTheThreeSizes) {
   for (std::int64_t world = 1; world <= 4; ++world) {

@@ -8,28 +8,18 @@
 
 #include "spillway/config.h"
 #include "spillway/error.h"
+#include "support/config_text.h"
 
 namespace spillway {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-
-Config parse(const std::string& text, const ConfigContext& context = {}) {
-  return parse_config(text, "ds.json", context);
-}
-
-std::string error_of(const std::string& text, const ConfigContext& context = {}) {
-  try {
-    parse(text, context);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::error_of;
+using testing::parse;
 
 KeyReport row(const Config& config, const std::string& path) {
   const auto found = std::find_if(config.keys.begin(), config.keys.end(),
@@ -216,7 +206,7 @@ TEST(Spillway, SectionIsReadInItsUnits) {
   EXPECT_EQ(spillway.comm_timeout_s, 2.5);
   EXPECT_EQ(spillway.hash_every, 50);
   EXPECT_EQ(spillway.checkpoint_memory, std::int64_t{256} << 20);
-  EXPECT_THAT(spillway.frozen, testing::ElementsAre("wte.weight", "h.0.*"));
+  EXPECT_THAT(spillway.frozen, ::testing::ElementsAre("wte.weight", "h.0.*"));
   EXPECT_EQ(parse(R"({"spillway": {"tile_size": 4194304}})").spillway.tile_size, 4194304);
   EXPECT_EQ(parse(R"({"spillway": {"tile_size": "1Mi"}})").spillway.tile_size, 1048576);
   EXPECT_THAT(error_of(R"({"spillway": {"tile_size": 4e6}})"),

@@ -82,6 +82,14 @@ class CliTest(unittest.TestCase):
             file.write(content)
         return name
 
+    def flip(self, name, offset):
+        """Flips a bit of a file."""
+        with open(self.path(name), "r+b") as file:
+            file.seek(offset)
+            byte = file.read(1)[0]
+            file.seek(offset)
+            file.write(bytes([byte ^ 1]))
+
     def config(self, *changes, name="config.json"):
         config = merged(BASE_CONFIG, {"spillway": {"profile": "profile.json"}})
         for change in changes:

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <string_view>
 #include <thread>
 
 #include "base/parallel.h"
@@ -41,8 +42,22 @@ RunSetup tiny_run() {
 
 namespace {
 
+bool on_cuda(const RunSetup& setup) {
+  const char* device = std::getenv("SPILLWAY_TEST_DEVICE");
+  return !setup.on_host && device != nullptr && std::string_view(device) == "cuda";
+}
+
+std::unique_ptr<Device> open_device(const RunSetup& setup) {
+  if (on_cuda(setup)) return make_cuda_device(setup.world == nullptr ? 0 : setup.world->rank());
+  HostDeviceOptions options;
+  options.threads = setup.config.spillway.threads;
+  options.chaos_max_delay_us = setup.chaos_us;
+  options.chaos_seed = setup.chaos_seed;
+  return make_host_device(options);
+}
+
 PlanRequest request_of(const RunSetup& setup, const std::vector<std::unique_ptr<Layer>>& layers) {
-  PlanRequest request = make_request(setup.config, setup.spec, layers, setup.time, host_scratch_sizes());
+  PlanRequest request = make_request(setup.config, setup.spec, layers, setup.time, on_cuda(setup) ? cuda_scratch_sizes() : host_scratch_sizes());
   if (setup.world != nullptr) {
     request.rank = setup.world->rank();
     request.world_size = setup.world->size();
@@ -61,10 +76,7 @@ Plan plan_of(const RunSetup& setup) {
 std::unique_ptr<Engine> make_engine(const RunSetup& setup) {
   std::vector<std::unique_ptr<Layer>> layers = make_layers(setup.spec, setup.frozen);
   set_parallel_threads(setup.config.spillway.threads);
-  HostDeviceOptions device_options;
-  device_options.threads = setup.config.spillway.threads;
-  device_options.chaos_max_delay_us = setup.chaos_us;
-  device_options.chaos_seed = setup.chaos_seed;
+  std::unique_ptr<Device> device = open_device(setup);
   Plan plan = make_plan(request_of(setup, layers));
   if (setup.edit_plan) setup.edit_plan(plan);
   EngineOptions options;
@@ -76,7 +88,8 @@ std::unique_ptr<Engine> make_engine(const RunSetup& setup) {
   options.executor.chaos_seed = setup.chaos_seed;
   options.make_io_engine = setup.make_io_engine;
   options.world = setup.world;
-  return std::make_unique<Engine>(setup.config, std::move(layers), std::move(plan), make_host_device(device_options), MachineRates{}, options);
+  options.device_world = setup.device_world;
+  return std::make_unique<Engine>(setup.config, std::move(layers), std::move(plan), std::move(device), MachineRates{}, options);
 }
 
 void fill_batch(Engine& engine, const RunSetup& setup, int step) {
@@ -128,6 +141,12 @@ void for_each_rank(const RunSetup& setup, int world, const std::function<void(Ru
       mine.config.world_size = world;
       mine.config.train_batch_size = setup.config.micro_batch_size * setup.config.accumulation_steps * world;
       try {
+        std::unique_ptr<World> device_world;
+        if (on_cuda(mine)) {
+          const std::unique_ptr<Device> device = open_device(mine);
+          device_world = make_device_world(*mine.world, *device, {timeout_s});
+        }
+        mine.device_world = device_world.get();
         act(mine);
       } catch (const std::exception& error) {
         errors[r] = std::current_exception();

@@ -1,4 +1,5 @@
-// Trains a tiny model in process, for tests that compare runs.
+// Trains a tiny model in process, for tests that compare runs: on the host device, or on CUDA devices
+// (SPILLWAY_TEST_DEVICE=cuda), of which rank r takes the r-th.
 #pragma once
 
 #include <array>
@@ -35,6 +36,8 @@ struct RunSetup {
   StateSource* source = nullptr;                           // what the run starts from, instead of the seed
   std::optional<GateState> gate;                           // and its counters; unset: as a fresh run's
   World* world = nullptr;                                  // this run's ranks; nullptr: one
+  World* device_world = nullptr;                           // and what moves their devices' memory, if `world` cannot
+  bool on_host = false;                                    // on the host device, whichever is under test
 };
 
 struct RunResult {
