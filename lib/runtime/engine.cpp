@@ -307,12 +307,13 @@ void Engine::before_update(std::function<void(GradientAccess&)> hook) { impl_->a
 void Engine::corrupt_for_test(int layer) {
   impl_->drain();
   std::byte* weights = impl_->memory.at(impl_->plan.layers[static_cast<std::size_t>(layer)].weights_buffer);
-  std::byte first{};
+  std::byte* first = impl_->memory.at(impl_->plan.maintenance_buffer);
+  impl_->state.forget();
   const std::unique_ptr<Stream> stream = impl_->device->make_stream("corrupt");
-  stream->copy(&first, weights, 1);
+  stream->copy(first, weights, 1);
   stream->synchronize();
-  first ^= std::byte{1};
-  stream->copy(weights, &first, 1);
+  *first ^= std::byte{1};
+  stream->copy(weights, first, 1);
   stream->synchronize();
 }
 
