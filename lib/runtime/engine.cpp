@@ -93,7 +93,7 @@ class Engine::Impl {
         store(open_store(this->config, this->plan, options)),
         ops(this->device->make_ops(this->config.dtype)),
         gate(this->config),
-        links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, this->plan)),
+        links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, options.device_world, this->plan)),
         snapshots(this->plan, memory, this->layers, *this->device, store.get()),
         actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots, options.flags),
         state(this->plan, memory, *this->device, store.get()),

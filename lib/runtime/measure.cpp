@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "base/parallel.h"
@@ -26,37 +28,77 @@ double quickest(Device& device, int repetitions, const std::function<void()>& wo
   return static_cast<double>(best) * 1e-9;
 }
 
-double linear_flops(Device& device, Ops& ops, Stream& stream, const ModelSpec& spec, const BatchShape& shape, DType dtype) {
-  const MatmulDims dims = {std::min<std::int64_t>(shape.batch * shape.time, 1024), std::min<std::int64_t>(4 * spec.channels, 4096),
-                           std::min<std::int64_t>(spec.channels, 4096)};
-  const auto bytes = [&](std::int64_t n) { return static_cast<std::size_t>(n * size_of(dtype)); };
-  std::vector<std::byte> x(bytes(dims.m * dims.k)), weight(bytes(dims.n * dims.k)), y(bytes(dims.m * dims.n));
-  std::vector<std::byte> scratch(static_cast<std::size_t>(ops.scratch_sizes().linear_forward(dtype, dims)));
+// A linear map of the model's width, of at most so many rows and columns: more take longer and tell no more.
+MatmulDims measured_product(const Device& device, const ModelSpec& spec, const BatchShape& shape) {
+  const std::int64_t rows = device.free_memory() ? 8192 : 1024, columns = device.free_memory() ? 16384 : 4096;
+  return {std::min(shape.batch * shape.time, rows), std::min(4 * spec.channels, columns), std::min(spec.channels, columns)};
+}
+
+// Operands one after the other in the arena of a device.
+class Operands {
+ public:
+  Operands(Device& device, std::int64_t bytes) : next_(device.allocate_arena(bytes)) {}
+
+  static constexpr std::int64_t rounded(std::int64_t bytes) { return round_up(bytes, std::int64_t{256}); }
+  std::byte* take(std::int64_t bytes) { return std::exchange(next_, next_ + rounded(bytes)); }
+
+ private:
+  std::byte* next_;
+};
+
+constexpr std::int64_t kPassElements = 2 << 20, kCopyBytes = 16 << 20;
+
+struct LinearBytes {
+  std::int64_t x, weight, y, scratch;
+};
+
+LinearBytes linear_bytes(const Ops& ops, const MatmulDims& dims) {
+  const std::int64_t width = size_of(ops.dtype());
+  return {dims.m * dims.k * width, dims.n * dims.k * width, dims.m * dims.n * width, ops.scratch_sizes().linear_forward(ops.dtype(), dims)};
+}
+
+double linear_flops(Device& device, Ops& ops, Stream& stream, const MatmulDims& dims, Operands& operands) {
+  const LinearBytes bytes = linear_bytes(ops, dims);
+  std::byte *const x = operands.take(bytes.x), *const weight = operands.take(bytes.weight), *const y = operands.take(bytes.y);
+  const std::span<std::byte> scratch(operands.take(bytes.scratch), static_cast<std::size_t>(bytes.scratch));
   const double seconds = quickest(device, 4, [&] {
-    ops.linear_forward(stream, {x.data(), weight.data(), nullptr, nullptr, y.data(), dims, scratch});
+    ops.linear_forward(stream, {x, weight, nullptr, nullptr, y, dims, scratch});
     stream.synchronize();
   });
   return 2.0 * static_cast<double>(dims.m) * static_cast<double>(dims.n) * static_cast<double>(dims.k) / seconds;
 }
 
-double accumulate_bytes(Device& device, Ops& ops, Stream& stream) {
-  constexpr std::int64_t n = 2 << 20;
-  std::vector<float> sum(n), add(n);
+double accumulate_bytes(Device& device, Ops& ops, Stream& stream, Operands& operands) {
+  auto* const sum = reinterpret_cast<float*>(operands.take(kPassElements * 4));
+  auto* const add = reinterpret_cast<float*>(operands.take(kPassElements * 4));
   const double seconds = quickest(device, 4, [&] {
-    ops.accumulate(stream, sum.data(), add.data(), n);
+    ops.accumulate(stream, sum, add, kPassElements);
     stream.synchronize();
   });
-  return 12.0 * n / seconds;
+  return 12.0 * kPassElements / seconds;
 }
 
-double copy_bytes(Device& device, Stream& stream) {
-  constexpr std::int64_t bytes = 16 << 20;
-  std::vector<std::byte> from(bytes), to(bytes);
+double copy_bytes(Device& device, Stream& stream, std::byte* to, const std::byte* from) {
   const double seconds = quickest(device, 4, [&] {
-    stream.copy(to.data(), from.data(), bytes);
+    stream.copy(to, from, kCopyBytes);
     stream.synchronize();
   });
-  return static_cast<double>(bytes) / seconds;
+  return static_cast<double>(kCopyBytes) / seconds;
+}
+
+void measure_device(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, MachineRates& rates) {
+  const std::unique_ptr<Ops> ops = device.make_ops(dtype);
+  const std::unique_ptr<Stream> stream = device.make_stream("rates");
+  const MatmulDims dims = measured_product(device, spec, shape);
+  const LinearBytes linear = linear_bytes(*ops, dims);
+  std::int64_t total = Operands::rounded(kCopyBytes) + 2 * Operands::rounded(kPassElements * 4);
+  for (const std::int64_t bytes : {linear.x, linear.weight, linear.y, linear.scratch}) total += Operands::rounded(bytes);
+  Operands operands(device, total);
+  rates.matmul_flops = linear_flops(device, *ops, *stream, dims, operands);
+  rates.device_bytes = accumulate_bytes(device, *ops, *stream, operands);
+  std::byte *const here = operands.take(kCopyBytes), *const host = device.allocate_pinned(kCopyBytes);
+  rates.h2d_bytes = copy_bytes(device, *stream, here, host);
+  rates.d2h_bytes = copy_bytes(device, *stream, host, here);
 }
 
 double adam_bytes(Device& device) {
@@ -103,16 +145,12 @@ void measure_disk(Device& device, const std::string& folder, const std::string& 
 
 }  // namespace
 
-MachineRates measure_host_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const std::string& nvme_folder,
-                                const std::string& io_engine) {
-  const std::unique_ptr<Ops> ops = device.make_ops(dtype);
-  const std::unique_ptr<Stream> stream = device.make_stream("rates");
+MachineRates measure_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const std::string& nvme_folder,
+                           const std::string& io_engine) {
   MachineRates rates;
   rates.cores = parallel_threads();
-  rates.device_shares_cores = true;
-  rates.matmul_flops = linear_flops(device, *ops, *stream, spec, shape, dtype);
-  rates.device_bytes = accumulate_bytes(device, *ops, *stream);
-  rates.h2d_bytes = rates.d2h_bytes = copy_bytes(device, *stream);
+  rates.device_shares_cores = !device.free_memory();
+  measure_device(device, spec, shape, dtype, rates);
   rates.cpu_adam_bytes = adam_bytes(device);
   if (!nvme_folder.empty()) measure_disk(device, nvme_folder, io_engine, rates);
   return rates;
