@@ -4,8 +4,10 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/log.h"
 #include "spillway/communicator.h"
 #include "spillway/device.h"
 
@@ -16,6 +18,8 @@ inline constexpr int kModuleVersion = 1;
 
 struct Module {
   int version;
+  // What the module has to say goes to the program's own log: it has a copy of ours, which knows nothing of ranks.
+  void (*log_through)(void (*log)(LogLevel, std::string_view));
   // Empty if there is a device that can be opened; else the reason, as a sentence.
   std::string (*why_no_device)();
   int (*device_count)();
