@@ -1,8 +1,8 @@
-// The cases of every communicator over the processes of one job: started by mpirun, or alone. All ranks run the same
-// cases in lockstep; rank 0 reports for all.
+// The cases of every communicator over the processes of one job: started by mpirun, by file_ranks.sh, or alone. All ranks
+// run the same cases in lockstep; rank 0 reports for all.
 //
-// communicator_test [--message_bytes=N] [GoogleTest's own]. With --message_bytes the world is one of MPI even for one
-// rank, and larger parts travel in several messages.
+// communicator_test [--message_bytes=N] [GoogleTest's own]. With --message_bytes the world is one of several processes
+// even for one rank, and larger parts travel in several messages.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/file_world.h"
 #include "comm/launch.h"
 #include "comm/mpi_world.h"
 #include "support/communicator_cases.h"
@@ -74,8 +75,12 @@ std::unique_ptr<World> join(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (!word.starts_with(kMessageBytes)) continue;
-    const comm::Launch launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
-    return comm::make_mpi_world({}, launch, std::atoll(argv[i] + kMessageBytes.size()));
+    const std::int64_t bytes = std::atoll(argv[i] + kMessageBytes.size());
+    comm::Launch launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
+    const char* file = std::getenv("SPILLWAY_RENDEZVOUS");
+    if (file == nullptr) return comm::make_mpi_world({}, launch, bytes);
+    launch.rendezvous = file;
+    return comm::make_file_world({}, launch, bytes);
   }
   return join_world({});
 }
