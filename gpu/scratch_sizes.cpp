@@ -1,6 +1,9 @@
 #include "gpu/scratch_sizes.h"
 
 #include <algorithm>
+#include <string>
+
+#include "spillway/error.h"
 
 namespace spillway {
 
@@ -20,15 +23,27 @@ constexpr std::int64_t kMinChunkRows = 128, kMaxChunkRows = 4096;
 constexpr std::int64_t lines(std::int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 constexpr std::int64_t partials(std::int64_t rows) { return (rows + kRowsPerPartial - 1) / kRowsPerPartial; }
 
+void check_head_size(const AttentionDims& dims) {
+  if (dims.head_size <= kMaxHeadSize) return;
+  throw DeviceError("[cuda] attention on " + std::to_string(dims.heads) + " heads of " + std::to_string(dims.head_size) +
+                    " channels: a head may have at most " + std::to_string(kMaxHeadSize) +
+                    "; give the model more heads, or train it on the host device (--device host)");
+}
+
 }  // namespace
 
 std::int64_t layernorm_backward_scratch_bytes(DType, std::int64_t rows, std::int64_t channels) {
   return lines(2 * partials(rows) * channels * size_of(DType::f32));
 }
 
-std::int64_t attention_forward_scratch_bytes(DType, const AttentionDims&) { return 0; }
+std::int64_t attention_forward_scratch_bytes(DType, const AttentionDims& dims) {
+  check_head_size(dims);
+  return 0;
+}
 
+// The row sums of dy * y.
 std::int64_t attention_backward_scratch_bytes(DType, const AttentionDims& dims) {
+  check_head_size(dims);
   return lines(dims.batch * dims.heads * dims.time * size_of(DType::f32));
 }
 

@@ -12,7 +12,11 @@ namespace spillway::cuda {
 // What cuBLASLt may use beside its operands; part of every scratch that a product of matrices gets.
 inline constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20;
 
+// Channels of a head that the attention kernels have shared memory and registers for.
+inline constexpr std::int64_t kMaxHeadSize = 256;
+
 std::int64_t layernorm_backward_scratch_bytes(DType dtype, std::int64_t rows, std::int64_t channels);
+// Both throw DeviceError for heads larger than kMaxHeadSize: so a plan for them is refused, and no kernel ever sees one.
 std::int64_t attention_forward_scratch_bytes(DType dtype, const AttentionDims& dims);
 std::int64_t attention_backward_scratch_bytes(DType dtype, const AttentionDims& dims);
 std::int64_t column_sum_scratch_bytes(std::int64_t rows, std::int64_t n);
