@@ -38,7 +38,7 @@ FENCE = [
     ("liburing", r"liburing(\.h|/.*)", r"nvme/.*"),
     ("libaio", r"libaio\.h", r"nvme/.*"),
     ("BLAS", r"(.*/)?(cblas|openblas|lapacke?)[^/]*\.h", r"lib/host/[^/]+\.cpp"),
-    ("CUDA", r"(cuda|cublas|curand|cufile|cupti|nvrtc|nvml|nvtx|device_launch|cooperative_groups|mma)[^/]*\.h"
+    ("CUDA", r"(cuda|vector_types|cublas|curand|cufile|cupti|nvrtc|nvml|nvtx|device_launch|cooperative_groups|mma)[^/]*\.h"
              r"|(cuda|cub|thrust|cooperative_groups|nvtx3)/.*", r"gpu/.*|tests/cuda_sim/.*"),
     ("NCCL", r"nccl[^/]*\.h", r"gpu/.*|tests/cuda_sim/.*"),
     ("MPI", r"mpi\.h", r"lib/comm/[^/]+\.cpp"),

@@ -27,6 +27,11 @@ class Unseen {
   Unseen& operator=(const Unseen&) = delete;
 };
 
+// The calling thread, in code without instrumentation, reads or writes these bytes: ThreadSanitizer looks for races,
+// AddressSanitizer for poison.
+void reads_memory(const void* p, std::size_t bytes);
+void writes_memory(void* p, std::size_t bytes);
+
 // AddressSanitizer reports any access to poisoned bytes.
 void poison(const void* p, std::size_t bytes);
 void unpoison(const void* p, std::size_t bytes);

@@ -19,7 +19,7 @@ cudaError_t enter_call(const char* name);
 // Runs work() on the stream's thread after everything enqueued before, as a kernel would run: delayed, lazy, with
 // device memory accessible, and skipped if the device has failed. ThreadSanitizer sees an edge from this call to the
 // work and nothing else: what `work` does to memory through memcpy, memmove or memset is seen, its own loads and stores
-// are not; announce those with reads_memory() and writes_memory(). `what` (a literal) names the work in reports.
+// are not; announce those with reads_memory() and writes_memory() of sanitizers.h. `what` (a literal) names the work in reports.
 // `work` must not throw and must not call CUDA. An unknown or destroyed stream, or the NULL stream, is a violation.
 cudaError_t enqueue(cudaStream_t stream, const char* what, std::function<void()> work);
 
@@ -29,10 +29,6 @@ int current_device();
 
 // Whether [p, p + bytes) lies within one live allocation of any simulated device. Freed memory is a violation.
 bool is_device_range(const void* p, std::size_t bytes);
-
-// Tells ThreadSanitizer, from within work, that the calling thread reads or writes these bytes. Cheap elsewhere.
-void reads_memory(const void* p, std::size_t bytes);
-void writes_memory(void* p, std::size_t bytes);
 
 // Lets all streams run to their ends: what work does before it waits for a peer, and entry points that poll. Only the
 // lazy mode needs it.
