@@ -10,7 +10,10 @@ namespace spillway::cuda {
 
 namespace {
 
-cudaStream_t on(Stream& stream) { return static_cast<CudaStream&>(stream).handle(); }
+template <class... Params, class... Args>
+void enqueue(Stream& stream, void (*launch)(cudaStream_t, Params...), const Args&... args) {
+  cuda_stream(stream).enqueue([&](cudaStream_t on) { launch(on, args...); });
+}
 
 template <class T>
 class CudaOps final : public Ops {
@@ -18,29 +21,32 @@ class CudaOps final : public Ops {
   DType dtype() const override { return dtype_of<T>; }
   const ScratchSizes& scratch_sizes() const override { return cuda_scratch_sizes(); }
 
-  void embedding_forward(Stream& s, const EmbeddingForward& op) override { cuda::embedding_forward<T>(on(s), op); }
-  void embedding_backward(Stream& s, const EmbeddingBackward& op) override { cuda::embedding_backward<T>(on(s), op); }
-  void layernorm_forward(Stream& s, const LayerNormForward& op) override { cuda::layernorm_forward<T>(on(s), op); }
-  void layernorm_backward(Stream& s, const LayerNormBackward& op) override { cuda::layernorm_backward<T>(on(s), op); }
-  void linear_forward(Stream& s, const LinearForward& op) override { cuda::linear_forward<T>(gemm_, on(s), op); }
-  void linear_backward(Stream& s, const LinearBackward& op) override { cuda::linear_backward<T>(gemm_, on(s), op); }
-  void gelu_forward(Stream& s, const GeluForward& op) override { cuda::gelu_forward<T>(on(s), op); }
-  void gelu_backward(Stream& s, const GeluBackward& op) override { cuda::gelu_backward<T>(on(s), op); }
-  void attention_forward(Stream& s, const AttentionForward& op) override { cuda::attention_forward<T>(on(s), op); }
-  void attention_backward(Stream& s, const AttentionBackward& op) override { cuda::attention_backward<T>(on(s), op); }
-  void loss_head(Stream& s, const LossHead& op) override { cuda::loss_head<T>(gemm_, on(s), op); }
+  void embedding_forward(Stream& s, const EmbeddingForward& op) override { enqueue(s, cuda::embedding_forward<T>, op); }
+  void embedding_backward(Stream& s, const EmbeddingBackward& op) override { enqueue(s, cuda::embedding_backward<T>, op); }
+  void layernorm_forward(Stream& s, const LayerNormForward& op) override { enqueue(s, cuda::layernorm_forward<T>, op); }
+  void layernorm_backward(Stream& s, const LayerNormBackward& op) override { enqueue(s, cuda::layernorm_backward<T>, op); }
+  void linear_forward(Stream& s, const LinearForward& op) override { enqueue_products(s, cuda::linear_forward<T>, op); }
+  void linear_backward(Stream& s, const LinearBackward& op) override { enqueue_products(s, cuda::linear_backward<T>, op); }
+  void gelu_forward(Stream& s, const GeluForward& op) override { enqueue(s, cuda::gelu_forward<T>, op); }
+  void gelu_backward(Stream& s, const GeluBackward& op) override { enqueue(s, cuda::gelu_backward<T>, op); }
+  void attention_forward(Stream& s, const AttentionForward& op) override { enqueue(s, cuda::attention_forward<T>, op); }
+  void attention_backward(Stream& s, const AttentionBackward& op) override { enqueue(s, cuda::attention_backward<T>, op); }
+  void loss_head(Stream& s, const LossHead& op) override { enqueue_products(s, cuda::loss_head<T>, op); }
 
   void accumulate(Stream& s, float* accumulator, const float* gradient, std::int64_t n) override {
-    cuda::accumulate(on(s), accumulator, gradient, n);
+    enqueue(s, cuda::accumulate, accumulator, gradient, n);
   }
-  void finalize_gradient(Stream& s, const FinalizeGradient& op) override { cuda::finalize_gradient(on(s), op); }
-  void round(Stream& s, const float* from, void* to, DType dtype, std::int64_t n) override {
-    cuda::round(on(s), from, to, dtype, n);
-  }
-  void sum_pieces(Stream& s, const SumPieces& op) override { cuda::sum_pieces(on(s), op); }
-  void adam(Stream& s, const AdamTile& tile, const AdamParams& params) override { cuda::adam(on(s), tile, params); }
+  void finalize_gradient(Stream& s, const FinalizeGradient& op) override { enqueue(s, cuda::finalize_gradient, op); }
+  void round(Stream& s, const float* from, void* to, DType dtype, std::int64_t n) override { enqueue(s, cuda::round, from, to, dtype, n); }
+  void sum_pieces(Stream& s, const SumPieces& op) override { enqueue(s, cuda::sum_pieces, op); }
+  void adam(Stream& s, const AdamTile& tile, const AdamParams& params) override { enqueue(s, cuda::adam, tile, params); }
 
  private:
+  template <class Op>
+  void enqueue_products(Stream& stream, void (*launch)(Gemm&, cudaStream_t, const Op&), const Op& op) {
+    cuda_stream(stream).enqueue([&](cudaStream_t on) { launch(gemm_, on, op); });
+  }
+
   Gemm gemm_;
 };
 
