@@ -16,4 +16,14 @@ namespace spillway {
 MachineRates measure_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const std::string& nvme_folder,
                            const std::string& io_engine);
 
+// Bytes per second of the fused optimizer update in memory, on all threads of the process.
+double measure_optimizer();
+
+// Bytes per second of the swap file's disk, with a scratch file of 64 MiB that has no name. Throws IoError.
+struct DiskRates {
+  double read_bytes = 0.0, write_bytes = 0.0;
+  double mixed_bytes = 0.0;  // read and written together
+};
+DiskRates measure_disk(const std::string& folder, const std::string& io_engine);
+
 }  // namespace spillway
