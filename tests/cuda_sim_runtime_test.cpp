@@ -281,6 +281,20 @@ TEST_F(SimulatedRuntime, KeepsTheErrorOfAFaultyLaunch) {
   delete x;
 }
 
+// Each stream has stacks for the threads of its kernels. If they outlived it, the process would run out of mappings.
+TEST_F(SimulatedRuntime, LeavesNothingOfAStream) {
+  const Stream other;
+  const Device<float> x(64), y(64);
+  sample::fill(x, 64, 1, other);
+  other.synchronize();
+  for (int i = 0; i < 600; ++i) {
+    const Stream stream;
+    sample::neighbour(y, x, stream);
+    stream.synchronize();
+  }
+  EXPECT_EQ(sample::values_of(y, other)[63], 1.0f);
+}
+
 TEST_F(SimulatedRuntime, KeepsDevicesApart) {
   change_settings([](cuda_sim::Settings& settings) {
     settings.devices = 3;

@@ -244,6 +244,7 @@ TEST_F(SimulationFinds, DeviceMemoryReadByTheHost) {
         const Stream stream;
         const Device<float> x(64);
         sample::fill(x, 64, 1, stream);
+        stream.synchronize();
         std::exit(static_cast<float*>(x)[0] == 1 ? 0 : 1);
       });
 }

@@ -32,7 +32,7 @@ struct Settings {
   Driver driver = Driver::present;
   int driver_version = 13000;
   int devices = 1;                                // at most kMaxDevices
-  std::int64_t memory_bytes = std::int64_t{1} << 30;  // a device's
+  std::int64_t memory_bytes = std::int64_t{1} << 28;  // a device's; what is allocated of it is touched
 
   // Faults.
   std::int64_t fail_allocation_after = -1;  // cudaMalloc that would pass so many bytes fails, whatever cudaMemGetInfo says; -1: never

@@ -45,6 +45,7 @@ struct Operation {
 struct CUstream_st {
   int device = 0;
   int priority = 0;
+  int ordinal = 0;  // of all streams, from 1
   std::uint64_t delay_state = 0;
   std::deque<std::unique_ptr<cuda_sim::Operation>> queue;
   std::unique_ptr<cuda_sim::Operation> running;
