@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const std::int64_t c = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * width;
   if (is_first(tokens, row)) {
     float* const out = dtoken_table + tokens[row] * channels + c;
-    float sum[width];
+    float sum[width] = {};
     if (c < channels) load(out, channels - c, sum);
     for (std::int64_t begin = row; begin < rows; begin += kTokensPerThread * blockDim.x) {
       const int count = list_rows(tokens, tokens[row], begin, rows, list);

@@ -78,7 +78,7 @@ class RowPart {
 
  private:
   const T* row_;
-  Vector<T, width> vectors_[held > 0 ? held : 1];
+  Vector<T, width> vectors_[held > 0 ? held : 1] = {};
 };
 
 template <class T>
