@@ -30,7 +30,8 @@ constexpr const char* kExamples =
     "  mpirun -n 4 spillway train --config configs/zero3_nvme.json --model gpt2-10m --data book.txt --steps 200 --out run\n"
     "  spillway plan  --config my.json --model gpt2-xl --ranks 64 --profile bench/profiles/a100_80gb.json\n"
     "  spillway inspect run\n"
-    "  spillway export run --to weights --dtype bf16";
+    "  spillway export run --to weights --dtype bf16\n"
+    "  spillway doctor --nvme-path /mnt/nvme";
 
 constexpr const char* kExitStatus =
     "Exit status:\n"
@@ -108,6 +109,12 @@ void add_export_options(CLI::App& command, ExportOptions& options) {
   command.add_flag("--allow-non-finite", options.allow_non_finite, "export infinities and NaN as they are");
 }
 
+void add_doctor_options(CLI::App& command, DoctorOptions& options) {
+  command.add_option("--nvme-path", options.nvme_paths, "folders to measure as the NVMe tier")->option_text("DIR...");
+  command.add_option("--config", options.config, "measure the nvme_path of this one")->option_text("FILE");
+  command.add_flag("--json", options.json, "everything as one JSON object");
+}
+
 void add_plan_options(CLI::App& command, PlanOptions& options) {
   command.add_flag("--json", options.json, "the complete plan as one JSON object");
   command.add_option("--ranks", options.world.ranks, "plan for so many ranks without starting them; memory is limited by the configuration alone")
@@ -179,8 +186,13 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_inspect_options(*inspect, line.inspect);
   CLI::App* export_weights = app.add_subcommand("export", "Write a checkpoint's weights as safetensors that other programs read.")->allow_extras();
   add_export_options(*export_weights, line.export_weights);
-  const std::pair<CLI::App*, Command> commands[] = {
-      {train, Command::train}, {plan, Command::plan}, {inspect, Command::inspect}, {export_weights, Command::export_weights}};
+  CLI::App* doctor = app.add_subcommand("doctor", "Show what this machine has for training, measured, and what to change about it.")->allow_extras();
+  add_doctor_options(*doctor, line.doctor);
+  const std::pair<CLI::App*, Command> commands[] = {{train, Command::train},
+                                                    {plan, Command::plan},
+                                                    {inspect, Command::inspect},
+                                                    {export_weights, Command::export_weights},
+                                                    {doctor, Command::doctor}};
   const auto chosen = [&] { return std::find_if(std::begin(commands), std::end(commands), [](const auto& entry) { return entry.first->parsed(); }); };
   try {
     app.parse(argc, argv);
@@ -193,7 +205,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     throw ConfigError(fmt::format("{}; {}", error.what(), help_of(chosen() == std::end(commands) ? "" : chosen()->first->get_name())));
   }
   refuse_rest(app, "");
-  if (chosen() == std::end(commands)) throw ConfigError("no command given: train, plan, inspect or export; " + help_of(""));
+  if (chosen() == std::end(commands)) throw ConfigError("no command given: train, plan, inspect, export or doctor; " + help_of(""));
   const auto& [command, which] = *chosen();
   refuse_rest(*command, command->get_name());
   if (which == Command::train) require(*command, {"--config", "--model", "--data", "--steps"});

@@ -8,7 +8,7 @@
 
 namespace spillway::app {
 
-enum class Command : std::uint8_t { train, plan, inspect, export_weights, show };
+enum class Command : std::uint8_t { train, plan, inspect, export_weights, doctor, show };
 
 struct CommandLine {
   Command command = Command::show;
@@ -17,6 +17,7 @@ struct CommandLine {
   PlanOptions plan;
   InspectOptions inspect;
   ExportOptions export_weights;
+  DoctorOptions doctor;
 };
 
 // Throws ConfigError that says what was not understood, what may have been meant, and where help is.

@@ -13,6 +13,7 @@ int plan(const PlanOptions& options);
 
 int inspect(const InspectOptions& options);
 int export_weights(const ExportOptions& options);
+int doctor(const DoctorOptions& options);
 
 // "0.1.0"
 std::string version();

@@ -29,6 +29,7 @@ class Job {
   World& world() { return *world_; }
   int rank() const { return world_->rank(); }
   int size() const { return world_->size(); }
+  int local_rank() const { return world_->local_rank(); }
   int local_size() const { return world_->local_size(); }
   bool leads() const { return rank() == 0; }  // prints, and writes the run's files
 

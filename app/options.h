@@ -58,4 +58,10 @@ struct ExportOptions {
   bool allow_non_finite = false;
 };
 
+struct DoctorOptions {
+  std::string config;                      // whose NVMe folder and engine are looked at; may be empty
+  std::vector<std::string> nvme_paths;     // further folders
+  bool json = false;
+};
+
 }  // namespace spillway::app

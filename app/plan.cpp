@@ -70,12 +70,16 @@ int plan(const PlanOptions& options) {
   std::optional<Job> job;
   if (!on_paper) job.emplace(WorldOptions{});
   Setup setup = on_paper ? prepare_on_paper(options.run, options.world) : prepare(options.run, *job, false);
-  if (!on_paper) measure_rates(*job, setup);
+  if (!on_paper) {
+    link_devices(*job, setup);
+    agree_on_budgets(*job, setup);
+    measure_rates(*job, setup);
+  }
   if (!options.run.data.empty()) {  // the same refusals as train's
     const TokenData data(options.run.data, setup.spec.vocabulary);
     Sampler(data, {setup.request.shape.time, setup.config.train_batch_size, 0, 0, 1});
   }
-  const Plan plan = on_paper ? make_plan(setup.request) : plan_for_machine(setup.request, job->local_size());
+  const Plan plan = on_paper ? make_plan(setup.request) : plan_for_machine(setup, job->local_size());
   const Simulation simulation = simulate(plan.step, task_seconds(plan, plan.step, setup.rates), setup.rates);
   const std::string text = options.json ? plan_json(plan, simulation, setup.rates) + "\n" : plan_text(setup, plan, simulation);
   std::fwrite(text.data(), 1, text.size(), stdout);

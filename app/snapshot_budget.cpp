@@ -60,7 +60,7 @@ double measured_write_rate(const std::string& folder) {
 
 }  // namespace
 
-Plan with_snapshot_memory(Plan plan, const MachineRates& rates, const std::string& out, int ranks_on_machine) {
+Plan with_snapshot_memory(Plan plan, Setup& setup, const std::string& out, int ranks_on_machine) {
   const State state = state_of(plan);
   if (plan.snapshot_buffer < 0) return plan;  // nothing is saved here
   const std::int64_t there = plan.buffers[static_cast<std::size_t>(plan.snapshot_buffer)].bytes;
@@ -74,11 +74,11 @@ Plan with_snapshot_memory(Plan plan, const MachineRates& rates, const std::strin
     log_warning(fmt::format("{}; saves get {} of host memory, and a step in which one begins may last as long as the save", error.what(), human_bytes(there)));
     return plan;
   }
-  const double step_s = simulate(plan.step, task_seconds(plan, plan.step, rates), rates).step_s;
+  const double step_s = simulate(plan.step, task_seconds(plan, plan.step, setup.rates), setup.rates).step_s;
   const auto drained = static_cast<std::int64_t>(std::min(static_cast<double>(state.bytes), 2.0 * step_s * kCountedOn * rate));
   const auto places_for = [&](std::int64_t bytes) { return bytes / state.largest * state.largest; };
   const std::int64_t wanted = places_for(state.bytes - drained + state.largest - 1);
-  const std::int64_t allowed = places_for(there + std::max<std::int64_t>(0, host_memory_left(plan, ranks_on_machine)));
+  const std::int64_t allowed = places_for(there + std::max<std::int64_t>(0, host_memory_left(plan, *setup.device, ranks_on_machine)));
   const std::int64_t bytes = std::max(there, std::min(wanted, allowed));
   log_info(fmt::format("[checkpoint] {} of host memory to copy {} of state to: in two steps of {:.0f} ms the disk under '{}' is counted on for {} "
                        "(half of its {}/s){}",
@@ -86,9 +86,8 @@ Plan with_snapshot_memory(Plan plan, const MachineRates& rates, const std::strin
                        human_bytes(static_cast<std::int64_t>(rate)),
                        wanted > bytes ? "; more does not fit: a step in which a save begins may last longer than two" : ""));
   if (bytes == there) return plan;
-  PlanRequest request = plan.request;
-  request.snapshot_bytes = bytes;
-  return plan_for_machine(request, ranks_on_machine);
+  setup.request.snapshot_bytes = bytes;
+  return plan_for_machine(setup, ranks_on_machine);
 }
 
 }  // namespace spillway::app

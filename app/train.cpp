@@ -80,6 +80,7 @@ Training::Training(const TrainOptions& options, Job& job) : options_(options), j
     tensors_ = tensors_of(setup_.layers);
   });
   require_same_start(job_, options, setup_.config);
+  link_devices(job_, setup_);
   agree_on_budgets(job_, setup_);
   measure_rates(job_, setup_);
   job_.agree([&] { open_data(); });
@@ -88,9 +89,9 @@ Training::Training(const TrainOptions& options, Job& job) : options_(options), j
   std::optional<Plan> plan;
   job_.agree([&] {
     sampler_.emplace(*data_, SamplerOptions{setup_.request.shape.time, setup_.config.train_batch_size, options_.seed, job_.rank(), job_.size()}, first_sample());
-    plan = plan_for_machine(setup_.request, job_.local_size());
+    plan = plan_for_machine(setup_, job_.local_size());
     const bool open = options_.save_every > 0 && !options_.out.empty() && !setup_.config.spillway.checkpoint_memory;
-    if (open) plan = with_snapshot_memory(std::move(*plan), setup_.rates, options_.out, job_.local_size());
+    if (open) plan = with_snapshot_memory(std::move(*plan), setup_, options_.out, job_.local_size());
   });
   if (job_.leads()) {
     report_ = std::make_unique<RunReport>(options_, setup_.config, setup_.spec, unigram_entropy(*data_, setup_.spec.vocabulary));
@@ -144,6 +145,7 @@ void Training::make_engine(Plan plan) {
   EngineOptions options;
   options.seed = options_.seed;
   options.world = &job_.world();
+  options.device_world = setup_.device_world.get();
   options.flags = [this] { return received_signals() | (stops_for_save() ? kSaveFailed : 0); };
   if (resumed_) {
     const checkpoint::RunState& run = resumed_->manifest().run;

@@ -1,10 +1,10 @@
-// The public update: chooses the instruction set, forms the scalars, hands the tile to a kernel.
+// The public update: chooses the instruction set and hands the tile to a kernel.
 #include <cassert>
-#include <cfenv>
-#include <cmath>
 #include <cstdlib>
 #include <string>
 
+#include "base/adam_scalars.h"
+#include "base/default_arithmetic.h"
 #include "base/text.h"
 #include "instruction_set.h"
 #include "spillway/cpu_adam.h"
@@ -13,7 +13,6 @@
 namespace spillway {
 namespace {
 
-using cpu_adam::AdamScalars;
 using cpu_adam::InstructionSet;
 using cpu_adam::instruction_sets;
 
@@ -43,42 +42,6 @@ const InstructionSet& active() {
   return chosen;
 }
 
-AdamScalars scalars_of(const AdamParams& p) {
-  const double steps = static_cast<double>(p.step);
-  const double correction1 = p.bias_correction ? 1.0 - std::pow(p.beta1, steps) : 1.0;
-  const double correction2 = p.bias_correction ? 1.0 - std::pow(p.beta2, steps) : 1.0;
-  return AdamScalars{
-      .gradient_scale = p.gradient_scale,
-      // Without decay both modes are the same; the L2 text would turn -0 into +0 and an infinite master into NaN.
-      .decoupled = p.decoupled_decay || p.weight_decay == 0.0,
-      .decay_factor = static_cast<float>(1.0 - p.learning_rate * p.weight_decay),
-      .weight_decay = static_cast<float>(p.weight_decay),
-      .beta1 = static_cast<float>(p.beta1),
-      .one_minus_beta1 = static_cast<float>(1.0 - p.beta1),
-      .beta2 = static_cast<float>(p.beta2),
-      .one_minus_beta2 = static_cast<float>(1.0 - p.beta2),
-      .step_size = static_cast<float>(p.learning_rate / correction1),
-      .sqrt_correction2 = static_cast<float>(std::sqrt(correction2)),
-      .epsilon = static_cast<float>(p.epsilon),
-  };
-}
-
-// IEEE default arithmetic for a scope. A thread that a trainer or another library put into
-// flush-to-zero would otherwise compute other bits than its neighbours.
-class DefaultArithmetic {
- public:
-  DefaultArithmetic() {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultArithmetic() { std::fesetenv(&saved_); }
-  DefaultArithmetic(const DefaultArithmetic&) = delete;
-  DefaultArithmetic& operator=(const DefaultArithmetic&) = delete;
-
- private:
-  std::fenv_t saved_;
-};
-
 AdamTile from(const AdamTile& tile, std::int64_t first) {
   AdamTile rest = tile;
   rest.master += first;
@@ -94,7 +57,7 @@ void update_by(const InstructionSet& isa, const AdamTile& tile, const AdamParams
   assert(tile.n >= 0 && params.step >= 1);
   if (tile.n == 0) return;
   const DefaultArithmetic scope;
-  const AdamScalars scalars = scalars_of(params);
+  const AdamScalars scalars = adam_scalars(params);
   const std::int64_t done = isa.update(tile, scalars);
   if (done < tile.n) cpu_adam::update_scalar(from(tile, done), scalars);
 }

@@ -32,9 +32,10 @@
 
 #include <cstdint>
 
-#include "adam_scalars.h"
+#include "base/adam_scalars.h"
 #include "spillway/cpu_adam.h"
 #include "spillway/dtype.h"
+#include "updates.h"
 
 namespace spillway::cpu_adam {
 namespace {

@@ -5,8 +5,8 @@
 #include <span>
 #include <string_view>
 
-#include "adam_scalars.h"
 #include "spillway/cpu_adam.h"
+#include "updates.h"
 
 namespace spillway::cpu_adam {
 

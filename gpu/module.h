@@ -4,8 +4,10 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/log.h"
 #include "spillway/communicator.h"
 #include "spillway/device.h"
 
@@ -16,9 +18,12 @@ inline constexpr int kModuleVersion = 1;
 
 struct Module {
   int version;
+  // What the module has to say goes to the program's own log: it has a copy of ours, which knows nothing of ranks.
+  void (*log_through)(void (*log)(LogLevel, std::string_view));
   // Empty if there is a device that can be opened; else the reason, as a sentence.
   std::string (*why_no_device)();
-  // Every device of the machine.
+  int (*device_count)();
+  // Every device of the machine, its link measured.
   std::vector<CudaDeviceInfo> (*devices)();
   std::unique_ptr<Device> (*make_device)(int index);
   // See make_device_world(). `device` is one of make_device().

@@ -20,6 +20,9 @@ std::int64_t linear_forward_scratch_bytes(DType dtype, const MatmulDims& dims);
 std::int64_t linear_backward_scratch_bytes(DType dtype, const MatmulDims& dims);
 std::int64_t loss_head_scratch_bytes(DType dtype, const LossHeadDims& dims);
 
+// Blocks of rows whose sums LayerNorm's backward pass keeps apart.
+std::int64_t layernorm_partials(std::int64_t rows, std::int64_t channels);
+
 // Rows of logits that the loss head has at a time.
 std::int64_t loss_head_chunk_rows(const LossHeadDims& dims);
 

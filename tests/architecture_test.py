@@ -38,9 +38,9 @@ FENCE = [
     ("liburing", r"liburing(\.h|/.*)", r"nvme/.*"),
     ("libaio", r"libaio\.h", r"nvme/.*"),
     ("BLAS", r"(.*/)?(cblas|openblas|lapacke?)[^/]*\.h", r"lib/host/[^/]+\.cpp"),
-    ("CUDA", r"(cuda|cublas|curand|cufile|cupti|nvrtc|nvml|nvtx|device_launch|cooperative_groups|mma)[^/]*\.h"
-             r"|(cuda|cub|thrust|cooperative_groups|nvtx3)/.*", r"gpu/.*"),
-    ("NCCL", r"nccl[^/]*\.h", r"gpu/.*"),
+    ("CUDA", r"(cuda|vector_types|cublas|curand|cufile|cupti|nvrtc|nvml|nvtx|device_launch|cooperative_groups|mma)[^/]*\.h"
+             r"|(cuda|cub|thrust|cooperative_groups|nvtx3)/.*", r"gpu/.*|tests/cuda_sim/.*"),
+    ("NCCL", r"nccl[^/]*\.h", r"gpu/.*|tests/cuda_sim/.*"),
     ("MPI", r"mpi\.h", r"lib/comm/[^/]+\.cpp"),
     ("nlohmann/json", r"nlohmann/.*", r"(lib/(config|checkpoint|report)|tests)/[^/]+\.cpp"),
     ("CLI11", r"CLI/.*|CLI11\.hpp", r"app/.*"),
@@ -88,8 +88,8 @@ class Tree:
 
     def resolve(self, name, header):
         beside = (pathlib.PurePosixPath(name).parent / header).as_posix()
-        own = name.split("/")[0]  # tests/ and bench/ are include folders of their own executables
-        for candidate in (beside, f"include/{header}", f"lib/{header}", header, f"{own}/{header}"):
+        own = name.split("/")[0]  # tests/ and bench/ are include folders of their own executables, gpu/ of kernels
+        for candidate in (beside, f"include/{header}", f"lib/{header}", header, f"{own}/{header}", f"gpu/{header}"):
             candidate = normal(candidate)
             if candidate in self.texts:
                 return candidate

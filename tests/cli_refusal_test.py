@@ -26,7 +26,7 @@ class CommandLine(Refusal):
     def test_says_what_was_not_understood(self):
         config = self.config()
         for arguments, words in {
-            (): ("no command", "train, plan, inspect or export", "spillway --help"),
+            (): ("no command", "train, plan, inspect, export or doctor", "spillway --help"),
             ("tarin",): ("unknown command 'tarin'", '"train"'),
             ("train", "--stepz", "3"): ("unknown option '--stepz'", '"--steps"', "spillway train --help"),
             ("plan", "--jsno"): ("unknown option '--jsno'", '"--json"', "spillway plan --help"),

@@ -1,21 +1,17 @@
-// The host's causal attention against a float64 reference, itself held against finite differences.
+// Causal attention against a float64 reference, itself held against finite differences.
 #include <cmath>
 #include <cstring>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "base/parallel.h"
-#include "host/kernels.h"
-#include "support/guarded_array.h"
-#include "support/kernel_check.h"
+#include "support/op_check.h"
 
 namespace spillway {
 namespace {
 
 using test::expect_close;
 using test::GuardedArray;
-using test::GuardedBytes;
 using test::normal_values;
 
 // Of a tensor's largest element; 4e-7 was the most seen.
@@ -120,22 +116,21 @@ template <class T>
 Run<T> run(const AttentionDims& dims, const std::vector<T>& qkv, const std::vector<T>& dy) {
   GuardedArray<T> in(qkv), dout(dy), y(dy.size()), dqkv(qkv.size());
   GuardedArray<float> log_sum_exp(size(dims.batch * dims.heads * dims.time));
-  GuardedBytes forward_scratch(size(host::attention_forward_scratch_bytes(test::kDType<T>, dims)));
-  GuardedBytes backward_scratch(size(host::attention_backward_scratch_bytes(test::kDType<T>, dims)));
-  host::attention_forward<T>({.qkv = in.data(),
-                              .y = y.data(),
-                              .log_sum_exp = log_sum_exp.data(),
-                              .dims = dims,
-                              .scratch = forward_scratch.span()});
-  host::attention_backward<T>({.dy = dout.data(),
-                               .qkv = in.data(),
-                               .y = y.data(),
-                               .log_sum_exp = log_sum_exp.data(),
-                               .dqkv = dqkv.data(),
-                               .dims = dims,
-                               .scratch = backward_scratch.span()});
-  EXPECT_TRUE(y.guards_intact() && dqkv.guards_intact() && log_sum_exp.guards_intact());
-  EXPECT_TRUE(forward_scratch.guards_intact() && backward_scratch.guards_intact());
+  test::run_ops<T>([&](Ops& ops, Stream& stream, test::OpMemory& on) {
+    const ScratchSizes& scratch = ops.scratch_sizes();
+    ops.attention_forward(stream, {.qkv = on(in),
+                                   .y = on(y),
+                                   .log_sum_exp = on(log_sum_exp),
+                                   .dims = dims,
+                                   .scratch = on.scratch(scratch.attention_forward(test::kDType<T>, dims))});
+    ops.attention_backward(stream, {.dy = on(dout),
+                                    .qkv = on(in),
+                                    .y = on(y),
+                                    .log_sum_exp = on(log_sum_exp),
+                                    .dqkv = on(dqkv),
+                                    .dims = dims,
+                                    .scratch = on.scratch(scratch.attention_backward(test::kDType<T>, dims))});
+  });
   return {y.values(), dqkv.values(), log_sum_exp.values()};
 }
 
@@ -214,16 +209,14 @@ TYPED_TEST(Attention, BitsDoNotDependOnThreadCount) {
   const AttentionDims dims{3, 131, 13, 16};  // more heads than slots of scratch
   const auto qkv = random_qkv<TypeParam>(dims);
   const auto dy = random_dy<TypeParam>(dims);
-  set_parallel_threads(1);
-  const auto expected = run<TypeParam>(dims, qkv, dy);
-  for (const int threads : {2, 3, 8}) {
-    set_parallel_threads(threads);
+  test::expect_same_bits_for_any_thread_count([&] {
     const auto got = run<TypeParam>(dims, qkv, dy);
-    EXPECT_EQ(std::memcmp(got.y.data(), expected.y.data(), got.y.size() * sizeof(TypeParam)), 0) << threads;
-    EXPECT_EQ(std::memcmp(got.dqkv.data(), expected.dqkv.data(), got.dqkv.size() * sizeof(TypeParam)), 0) << threads;
-    EXPECT_EQ(got.log_sum_exp, expected.log_sum_exp) << threads;
-  }
-  set_parallel_threads(0);
+    std::vector<std::byte> bytes;
+    test::append_bytes(bytes, got.y);
+    test::append_bytes(bytes, got.dqkv);
+    test::append_bytes(bytes, got.log_sum_exp);
+    return bytes;
+  });
 }
 
 // Scores of a few hundred overflow e^x; the maximum is taken off first.

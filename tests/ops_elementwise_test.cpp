@@ -6,7 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "host/kernels.h"
 #include "host/math.h"
 #include "support/op_check.h"
 
@@ -24,6 +23,16 @@ double gelu_slope(double x) {
 
 // The bound the kernel states for f32.
 double gelu_bound(double y) { return 0x1p-22 * std::max(std::fabs(y), 0.125); }
+
+template <class T>
+void gelu_forward(GuardedArray<T>& x, GuardedArray<T>& y) {
+  run_ops<T>([&](Ops& ops, Stream& s, OpMemory& on) { ops.gelu_forward(s, {on(x), on(y), static_cast<std::int64_t>(x.size())}); });
+}
+
+template <class T>
+void gelu_backward(GuardedArray<T>& dy, GuardedArray<T>& x, GuardedArray<T>& dx) {
+  run_ops<T>([&](Ops& ops, Stream& s, OpMemory& on) { ops.gelu_backward(s, {on(dy), on(x), on(dx), static_cast<std::int64_t>(x.size())}); });
+}
 
 TEST(FastExp, IsWithinOneUnitInTheLastPlace) {
   for (const std::uint32_t sign : {0u, 0x80000000u})
@@ -65,7 +74,7 @@ GuardedArray<T> gelu_inputs() {
 TYPED_TEST(GeluTest, ForwardMatchesFloat64) {
   using T = TypeParam;
   GuardedArray<T> x = gelu_inputs<T>(), y(x.size());
-  host::gelu_forward<T>({x.data(), y.data(), static_cast<std::int64_t>(x.size())});
+  gelu_forward(x, y);
   Doubles expected, allowed;
   for (const double v : as_double(x.values())) {
     expected.push_back(gelu(v));
@@ -78,7 +87,7 @@ TYPED_TEST(GeluTest, BackwardMatchesFloat64AndMayOverwriteItsInput) {
   using T = TypeParam;
   GuardedArray<T> x = gelu_inputs<T>();
   GuardedArray<T> dy(normal_values<T>(static_cast<std::int64_t>(x.size()), 1.0, 7)), dx(x.size());
-  host::gelu_backward<T>({dy.data(), x.data(), dx.data(), static_cast<std::int64_t>(x.size())});
+  gelu_backward(dy, x, dx);
   Doubles expected, allowed;
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double slope = gelu_slope(to_float(x[i])), d = to_float(dy[i]);
@@ -86,7 +95,7 @@ TYPED_TEST(GeluTest, BackwardMatchesFloat64AndMayOverwriteItsInput) {
     allowed.push_back(std::fabs(d) * gelu_bound(slope) * 4);
   }
   expect_within(dx, expected, allowed, "gelu backward");
-  host::gelu_backward<T>({dy.data(), x.data(), dy.data(), static_cast<std::int64_t>(x.size())});
+  gelu_backward(dy, x, dy);
   for (std::size_t i = 0; i < dx.size(); ++i) ASSERT_EQ(to_float(dy[i]), to_float(dx[i])) << i;
 }
 
@@ -95,8 +104,8 @@ TYPED_TEST(GeluTest, DoesNotDependOnTheNumberOfThreads) {
   GuardedArray<T> x = gelu_inputs<T>();
   expect_same_bits_for_any_thread_count([&] {
     GuardedArray<T> y(x.size()), dx(x.size());
-    host::gelu_forward<T>({x.data(), y.data(), static_cast<std::int64_t>(x.size())});
-    host::gelu_backward<T>({y.data(), x.data(), dx.data(), static_cast<std::int64_t>(x.size())});
+    gelu_forward(x, y);
+    gelu_backward(y, x, dx);
     std::vector<std::byte> bytes;
     append_bytes(bytes, y);
     append_bytes(bytes, dx);
@@ -108,9 +117,8 @@ TEST(Gelu, ExtremeInputsGiveTheirLimitsAndNaNStaysVisible) {
   constexpr float infinity = std::numeric_limits<float>::infinity(), largest = std::numeric_limits<float>::max();
   GuardedArray<float> x(std::vector<float>{largest, -largest, infinity, -infinity, std::nanf(""), -100.0f, 0.0f});
   GuardedArray<float> y(x.size()), dx(x.size()), one(std::vector<float>(x.size(), 1.0f));
-  const auto n = static_cast<std::int64_t>(x.size());
-  host::gelu_forward<float>({x.data(), y.data(), n});
-  host::gelu_backward<float>({one.data(), x.data(), dx.data(), n});
+  gelu_forward(x, y);
+  gelu_backward(one, x, dx);
   EXPECT_EQ(y[0], largest);
   EXPECT_NEAR(y[1], 0.0f, 1e-30f);
   EXPECT_EQ(y[2], infinity);
@@ -126,7 +134,7 @@ TEST(Gelu, ExtremeInputsGiveTheirLimitsAndNaNStaysVisible) {
 
 TEST(Gelu, BackwardAgreesWithFiniteDifferences) {
   GuardedArray<float> x(normal_values<float>(101, 2.0, 1)), dy(normal_values<float>(101, 1.0, 2)), dx(101);
-  host::gelu_backward<float>({dy.data(), x.data(), dx.data(), 101});
+  gelu_backward(dy, x, dx);
   Doubles at = as_double(x.values());
   const Doubles weights = as_double(dy.values());
   const auto loss = [&] {
@@ -143,11 +151,28 @@ struct EmbeddingShape {
 const EmbeddingShape kEmbeddingShapes[] = {{1, 1, 1, 1, 1}, {2, 5, 7, 11, 9}, {3, 16, 48, 257, 16}, {2, 33, 320, 50, 64}};
 
 // Few distinct tokens, so that rows of the gradient collect many terms.
-std::vector<std::int32_t> tokens(const EmbeddingShape& s) {
+GuardedArray<std::int32_t> tokens(const EmbeddingShape& s) {
   std::mt19937 generator(9);
   std::vector<std::int32_t> values(s.batch * s.time);
   for (auto& token : values) token = static_cast<std::int32_t>(generator() % s.vocabulary);
-  return values;
+  return GuardedArray<std::int32_t>(values);
+}
+
+template <class T>
+void embedding_forward(const EmbeddingShape& shape, GuardedArray<std::int32_t>& ids, GuardedArray<T>& table, GuardedArray<T>& positions,
+                       GuardedArray<T>& out) {
+  run_ops<T>([&](Ops& ops, Stream& s, OpMemory& on) {
+    ops.embedding_forward(s, {on(ids), on(table), on(positions), on(out), shape.batch, shape.time, shape.channels});
+  });
+}
+
+template <class T>
+void embedding_backward(const EmbeddingShape& shape, GuardedArray<std::int32_t>& ids, GuardedArray<T>& dout, GuardedArray<float>& dtable,
+                        GuardedArray<float>& dpositions) {
+  run_ops<T>([&](Ops& ops, Stream& s, OpMemory& on) {
+    ops.embedding_backward(s, {on(ids), on(dout), on(dtable), on(dpositions), shape.batch, shape.time, shape.channels, shape.vocabulary,
+                               shape.positions});
+  });
 }
 
 template <class T>
@@ -157,10 +182,10 @@ TYPED_TEST_SUITE(EmbeddingTest, StorageTypes);
 TYPED_TEST(EmbeddingTest, ForwardAddsTokenAndPosition) {
   using T = TypeParam;
   for (const EmbeddingShape& s : kEmbeddingShapes) {
-    const std::vector<std::int32_t> ids = tokens(s);
+    GuardedArray<std::int32_t> ids = tokens(s);
     GuardedArray<T> table(normal_values<T>(s.vocabulary * s.channels, 1.0, 1)), positions(normal_values<T>(s.positions * s.channels, 1.0, 2));
     GuardedArray<T> out(s.batch * s.time * s.channels);
-    host::embedding_forward<T>({ids.data(), table.data(), positions.data(), out.data(), s.batch, s.time, s.channels});
+    embedding_forward(s, ids, table, positions, out);
     Doubles expected;
     for (std::int64_t row = 0; row < s.batch * s.time; ++row)
       for (std::int64_t c = 0; c < s.channels; ++c)
@@ -174,11 +199,11 @@ TYPED_TEST(EmbeddingTest, ForwardAddsTokenAndPosition) {
 TYPED_TEST(EmbeddingTest, BackwardIsTheTransposeOfForward) {
   using T = TypeParam;
   for (const EmbeddingShape& s : kEmbeddingShapes) {
-    const std::vector<std::int32_t> ids = tokens(s);
+    GuardedArray<std::int32_t> ids = tokens(s);
     GuardedArray<T> dout(normal_values<T>(s.batch * s.time * s.channels, 1.0, 3));
     const std::vector<float> before = normal_values<float>(s.vocabulary * s.channels, 1.0, 4);
     GuardedArray<float> dtable(before), dpositions(s.positions * s.channels);
-    host::embedding_backward<T>({ids.data(), dout.data(), dtable.data(), dpositions.data(), s.batch, s.time, s.channels, s.vocabulary, s.positions});
+    embedding_backward(s, ids, dout, dtable, dpositions);
     Doubles table = as_double(before), positions(s.positions * s.channels, 0.0), table_size, position_size(positions.size(), 0.0);
     for (const double v : table) table_size.push_back(std::fabs(v));
     for (std::int64_t row = 0; row < s.batch * s.time; ++row)
@@ -200,13 +225,13 @@ TYPED_TEST(EmbeddingTest, BackwardIsTheTransposeOfForward) {
 TYPED_TEST(EmbeddingTest, DoesNotDependOnTheNumberOfThreads) {
   using T = TypeParam;
   const EmbeddingShape s{4, 64, 320, 50, 100};
-  const std::vector<std::int32_t> ids = tokens(s);
+  GuardedArray<std::int32_t> ids = tokens(s);
   GuardedArray<T> table(normal_values<T>(s.vocabulary * s.channels, 1.0, 1)), positions(normal_values<T>(s.positions * s.channels, 1.0, 2));
   expect_same_bits_for_any_thread_count([&] {
     GuardedArray<T> out(s.batch * s.time * s.channels);
     GuardedArray<float> dtable(std::vector<float>(s.vocabulary * s.channels, 0.25f)), dpositions(s.positions * s.channels);
-    host::embedding_forward<T>({ids.data(), table.data(), positions.data(), out.data(), s.batch, s.time, s.channels});
-    host::embedding_backward<T>({ids.data(), out.data(), dtable.data(), dpositions.data(), s.batch, s.time, s.channels, s.vocabulary, s.positions});
+    embedding_forward(s, ids, table, positions, out);
+    embedding_backward(s, ids, out, dtable, dpositions);
     std::vector<std::byte> bytes;
     append_bytes(bytes, out);
     append_bytes(bytes, dtable);
@@ -217,10 +242,10 @@ TYPED_TEST(EmbeddingTest, DoesNotDependOnTheNumberOfThreads) {
 
 TEST(Embedding, BackwardAgreesWithFiniteDifferences) {
   const EmbeddingShape s{2, 3, 5, 4, 6};
-  const std::vector<std::int32_t> ids = tokens(s);
+  GuardedArray<std::int32_t> ids = tokens(s);
   GuardedArray<float> dout(normal_values<float>(s.batch * s.time * s.channels, 1.0, 3));
   GuardedArray<float> dtable(std::vector<float>(s.vocabulary * s.channels, 0.0f)), dpositions(s.positions * s.channels);
-  host::embedding_backward<float>({ids.data(), dout.data(), dtable.data(), dpositions.data(), s.batch, s.time, s.channels, s.vocabulary, s.positions});
+  embedding_backward(s, ids, dout, dtable, dpositions);
   Doubles table(s.vocabulary * s.channels, 0.5), positions(s.positions * s.channels, 0.25);
   const Doubles weights = as_double(dout.values());
   const auto loss = [&] {

@@ -1,12 +1,11 @@
 // Accumulation, rounding to the wire dtype and square sums.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "spillway/device.h"
-#include "spillway/ops.h"
 #include "support/op_check.h"
 
 namespace spillway {
@@ -41,6 +40,18 @@ double square_sum_by_definition(const std::vector<float>& values, std::int64_t b
   return lanes[0];
 }
 
+void finalize(GuardedArray<float>& accumulated, GuardedBytes& out, GuardedArray<double>& sums, DType wire, DType out_dtype) {
+  run_ops(DType::bf16, [&](Ops& ops, Stream& s, OpMemory& on) {
+    ops.finalize_gradient(s, {on(accumulated), on(out), on(sums), wire, out_dtype, static_cast<std::int64_t>(accumulated.size())});
+  });
+}
+
+void accumulate(GuardedArray<float>& accumulator, GuardedArray<float>& gradient) {
+  run_ops(DType::bf16, [&](Ops& ops, Stream& s, OpMemory& on) {
+    ops.accumulate(s, on(accumulator), on(gradient), static_cast<std::int64_t>(accumulator.size()));
+  });
+}
+
 struct Wire {
   DType wire, out;
 };
@@ -52,7 +63,7 @@ TEST(FinalizeGradient, RoundsAndSumsSquaresInTheDocumentedOrder) {
       GuardedArray<float> accumulated(normal_values<float>(n, 3.0, 1));
       GuardedBytes out(n * size_of(w.out));
       GuardedArray<double> sums(norm_pieces(n));
-      finalize_gradient_on_host({accumulated.data(), out.data(), sums.data(), w.wire, w.out, n});
+      finalize(accumulated, out, sums, w.wire, w.out);
       std::vector<float> expected;
       for (const float v : accumulated.values()) expected.push_back(rounded(v, w.wire));
       for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(load(out, w.out, i), expected[i]) << i << " of " << n;
@@ -60,7 +71,6 @@ TEST(FinalizeGradient, RoundsAndSumsSquaresInTheDocumentedOrder) {
         const std::int64_t begin = piece * kNormPiece, end = std::min(n, begin + kNormPiece);
         ASSERT_EQ(sums[piece], square_sum_by_definition(expected, begin, end)) << "piece " << piece << " of " << n;
       }
-      EXPECT_TRUE(out.guards_intact() && sums.guards_intact()) << n;
     }
 }
 
@@ -70,7 +80,7 @@ TEST(FinalizeGradient, MayRoundInPlace) {
     GuardedArray<float> gradient(normal_values<float>(n, 3.0, 1));
     const std::vector<float> before = gradient.values();
     GuardedArray<double> sums(norm_pieces(n));
-    finalize_gradient_on_host({gradient.data(), gradient.data(), sums.data(), wire, DType::f32, n});
+    finalize(gradient, gradient.bytes(), sums, wire, DType::f32);
     for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(gradient[i], rounded(before[i], wire));
   }
 }
@@ -80,11 +90,11 @@ TEST(FinalizeGradient, NonFiniteValuesShowInTheirPieceAlone) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (const float bad : {infinity, -infinity, std::nanf(""), 70000.0f}) {  // the last overflows f16
     for (const std::int64_t at : {kNormPiece, kNormPiece + 31, 2 * kNormPiece - 1}) {
-      std::vector<float> values(n, 1.0f);
+      GuardedArray<float> values(std::vector<float>(n, 1.0f));
       values[at] = bad;
       GuardedArray<f16> out(n);
       GuardedArray<double> sums(3);
-      finalize_gradient_on_host({values.data(), out.data(), sums.data(), DType::f16, DType::f16, n});
+      finalize(values, out.bytes(), sums, DType::f16, DType::f16);
       EXPECT_EQ(sums[0], kNormPiece);
       EXPECT_FALSE(std::isfinite(sums[1])) << bad << " at " << at;
       EXPECT_EQ(sums[2], kNormPiece);
@@ -93,9 +103,9 @@ TEST(FinalizeGradient, NonFiniteValuesShowInTheirPieceAlone) {
 }
 
 TEST(FinalizeGradient, SquaresOfTheLargestFloatsStayFinite) {
-  std::vector<float> values(kNormPiece, std::numeric_limits<float>::max());
+  GuardedArray<float> values(std::vector<float>(kNormPiece, std::numeric_limits<float>::max()));
   GuardedArray<double> sums(1);
-  finalize_gradient_on_host({values.data(), values.data(), sums.data(), DType::f32, DType::f32, kNormPiece});
+  finalize(values, values.bytes(), sums, DType::f32, DType::f32);
   EXPECT_TRUE(std::isfinite(sums[0]));
 }
 
@@ -103,21 +113,20 @@ TEST(Accumulate, AddsElementByElement) {
   for (const std::int64_t n : {std::int64_t{1}, std::int64_t{4097}, std::int64_t{40001}}) {
     GuardedArray<float> sum(normal_values<float>(n, 1.0, 1)), gradient(normal_values<float>(n, 1.0, 2));
     const std::vector<float> before = sum.values();
-    accumulate_on_host(sum.data(), gradient.data(), n);
+    accumulate(sum, gradient);
     for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(sum[i], before[i] + gradient[i]);
-    EXPECT_TRUE(sum.guards_intact());
   }
 }
 
 TEST(FinalizeGradient, DoesNotDependOnTheNumberOfThreads) {
   const std::int64_t n = 50 * kNormPiece + 5;
-  const std::vector<float> values = normal_values<float>(n, 1.0, 3);
+  GuardedArray<float> values(normal_values<float>(n, 1.0, 3));
   expect_same_bits_for_any_thread_count([&] {
-    GuardedArray<float> accumulated(values);
-    accumulate_on_host(accumulated.data(), values.data(), n);
+    GuardedArray<float> accumulated(values.values());
+    accumulate(accumulated, values);
     GuardedArray<bf16> out(n);
     GuardedArray<double> sums(norm_pieces(n));
-    finalize_gradient_on_host({accumulated.data(), out.data(), sums.data(), DType::bf16, DType::bf16, n});
+    finalize(accumulated, out.bytes(), sums, DType::bf16, DType::bf16);
     std::vector<std::byte> bytes;
     append_bytes(bytes, out);
     append_bytes(bytes, sums);
@@ -127,28 +136,27 @@ TEST(FinalizeGradient, DoesNotDependOnTheNumberOfThreads) {
 
 // Between ranks: what leaves is rounded once, what arrives is added in f32, in the order of ranks.
 TEST(SumPieces, AddsInTheOrderOfRanksAndThenToWhatIsThere) {
-  const std::unique_ptr<Device> device = make_host_device({});
-  const std::unique_ptr<Stream> stream = device->make_stream("test");
-  const std::unique_ptr<Ops> ops = device->make_ops(DType::bf16);
   for (const std::int64_t n : kSizes)
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
       for (const std::int64_t ranks : {1, 2, 5})
         for (const bool add : {false, true}) {
           GuardedBytes pieces(ranks * n * size_of(dtype));
           GuardedArray<float> out(normal_values<float>(n, 1.0, 9));
-          std::vector<float> expected = out.values(), sum(static_cast<std::size_t>(n));
+          std::vector<float> expected = out.values(), sum(n);
+          GuardedArray<float> values(ranks * n);
           for (std::int64_t r = 0; r < ranks; ++r) {
-            const std::vector<float> values = normal_values<float>(n, 1.0, static_cast<std::uint64_t>(10 + r));
-            ops->round(*stream, values.data(), pieces.data() + r * n * size_of(dtype), dtype, n);
-            stream->synchronize();
+            std::ranges::copy(normal_values<float>(n, 1.0, static_cast<std::uint32_t>(10 + r)), values.data() + r * n);
             for (std::int64_t i = 0; i < n; ++i) {
-              const float value = rounded(values[static_cast<std::size_t>(i)], dtype);
-              sum[static_cast<std::size_t>(i)] = r == 0 ? value : sum[static_cast<std::size_t>(i)] + value;
+              const float value = rounded(values[r * n + i], dtype);
+              sum[i] = r == 0 ? value : sum[i] + value;
             }
           }
-          ops->sum_pieces(*stream, {pieces.data(), dtype, ranks, n, out.data(), add});
-          stream->synchronize();
-          for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(out.data()[i], add ? expected[i] + sum[i] : sum[i]) << i << " of " << n << ", " << ranks << " ranks";
+          run_ops(DType::bf16, [&](Ops& ops, Stream& s, OpMemory& on) {
+            ops.round(s, on(values), on(pieces), dtype, ranks * n);
+            ops.sum_pieces(s, {on(pieces), dtype, ranks, n, on(out), add});
+          });
+          for (std::int64_t i = 0; i < n; ++i)
+            ASSERT_EQ(out[i], add ? expected[i] + sum[i] : sum[i]) << i << " of " << n << ", " << ranks << " ranks";
         }
 }
 

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "host/kernels.h"
 #include "support/op_check.h"
 
 namespace spillway {
@@ -52,15 +51,18 @@ struct Problem {
         y(s.rows * s.channels),
         mean(s.rows),
         rstd(s.rows) {
-    host::layernorm_forward<T>({x.data(), weight.data(), bias.data(), y.data(), mean.data(), rstd.data(), s.rows, s.channels, kEpsilon});
+    run_ops<T>([&](Ops& ops, Stream& stream, OpMemory& on) {
+      ops.layernorm_forward(stream, {on(x), on(weight), on(bias), on(y), on(mean), on(rstd), s.rows, s.channels, kEpsilon});
+    });
   }
 
-  LayerNormBackward backward(T* dx, float* dweight, float* dbias, GuardedBytes& scratch, bool with_residual) {
-    return {dy.data(), x.data(), weight.data(), mean.data(), rstd.data(), with_residual ? dresidual.data() : nullptr,
-            dx, dweight, dbias, shape.rows, shape.channels, scratch.span()};
+  void backward(GuardedArray<T>& dx, GuardedArray<float>& dweight, GuardedArray<float>& dbias, bool with_residual) {
+    run_ops<T>([&](Ops& ops, Stream& stream, OpMemory& on) {
+      ops.layernorm_backward(stream, {on(dy), on(x), on(weight), on(mean), on(rstd), on(dresidual, with_residual), on(dx), on(dweight),
+                                      on(dbias), shape.rows, shape.channels,
+                                      on.scratch(ops.scratch_sizes().layernorm_backward(kDType<T>, shape.rows, shape.channels))});
+    });
   }
-
-  GuardedBytes backward_scratch() const { return GuardedBytes(host::layernorm_backward_scratch_bytes(kDType<T>, shape.rows, shape.channels)); }
 
   Shape shape;
   GuardedArray<T> x, weight, bias, dy, dresidual, y;
@@ -131,12 +133,10 @@ TYPED_TEST(LayerNormTest, BackwardMatchesFloat64) {
       }
       GuardedArray<T> got_dx(s.rows * s.channels);
       GuardedArray<float> got_dweight(s.channels), got_dbias(s.channels);
-      GuardedBytes scratch = p.backward_scratch();
-      host::layernorm_backward<T>(p.backward(got_dx.data(), got_dweight.data(), got_dbias.data(), scratch, with_residual));
+      p.backward(got_dx, got_dweight, got_dbias, with_residual);
       expect_within(got_dx, dx, dx_allowed, "dx " + name(s));
       expect_within(got_dweight, dweight, dweight_size, "dweight " + name(s));
       expect_within(got_dbias, dbias, dbias_size, "dbias " + name(s));
-      EXPECT_TRUE(scratch.guards_intact()) << name(s);
     }
 }
 
@@ -146,12 +146,11 @@ TYPED_TEST(LayerNormTest, BackwardMayOverwriteItsInputs) {
   Problem<T> p(s);
   GuardedArray<T> dx(s.rows * s.channels);
   GuardedArray<float> dweight(s.channels), dbias(s.channels);
-  GuardedBytes scratch = p.backward_scratch();
-  host::layernorm_backward<T>(p.backward(dx.data(), dweight.data(), dbias.data(), scratch, true));
-  host::layernorm_backward<T>(p.backward(p.dy.data(), dweight.data(), dbias.data(), scratch, true));
+  p.backward(dx, dweight, dbias, true);
+  p.backward(p.dy, dweight, dbias, true);
   for (std::size_t i = 0; i < dx.size(); ++i) ASSERT_EQ(to_float(p.dy[i]), to_float(dx[i])) << "over dy, " << i;
   Problem<T> q(s);
-  host::layernorm_backward<T>(q.backward(q.dresidual.data(), dweight.data(), dbias.data(), scratch, true));
+  q.backward(q.dresidual, dweight, dbias, true);
   for (std::size_t i = 0; i < dx.size(); ++i) ASSERT_EQ(to_float(q.dresidual[i]), to_float(dx[i])) << "over dresidual, " << i;
 }
 
@@ -162,8 +161,7 @@ TYPED_TEST(LayerNormTest, DoesNotDependOnTheNumberOfThreads) {
     Problem<T> p(s);
     GuardedArray<T> dx(s.rows * s.channels);
     GuardedArray<float> dweight(s.channels), dbias(s.channels);
-    GuardedBytes scratch = p.backward_scratch();
-    host::layernorm_backward<T>(p.backward(dx.data(), dweight.data(), dbias.data(), scratch, true));
+    p.backward(dx, dweight, dbias, true);
     std::vector<std::byte> bytes;
     append_bytes(bytes, p.y);
     append_bytes(bytes, p.mean);
@@ -182,8 +180,7 @@ TEST(LayerNorm, BackwardAgreesWithFiniteDifferences) {
   const Doubles dy = as_double(p.dy.values());
   const auto loss = [&] { return dot(Reference(x, w, bias, s).y, dy); };
   GuardedArray<float> dx(s.rows * s.channels), dweight(s.channels), dbias(s.channels);
-  GuardedBytes scratch = p.backward_scratch();
-  host::layernorm_backward<float>(p.backward(dx.data(), dweight.data(), dbias.data(), scratch, false));
+  p.backward(dx, dweight, dbias, false);
   expect_within(dx, finite_differences(x, loss), Doubles(x.size(), 2e-6), "dx");
   expect_within(dweight, finite_differences(w, loss), Doubles(w.size(), 2e-6), "dweight");
   expect_within(dbias, finite_differences(bias, loss), Doubles(bias.size(), 2e-6), "dbias");

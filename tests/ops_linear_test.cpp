@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "host/gemm.h"
-#include "host/kernels.h"
 #include "support/op_check.h"
 
 namespace spillway {
@@ -51,6 +50,21 @@ struct Problem {
         residual(normal_values<T>(d.m * d.n, 1.0, 4)),
         dy(normal_values<T>(d.m * d.n, 0.5, 5)) {}
 
+  void forward(GuardedArray<T>& y, bool with_bias = true, bool with_residual = true) {
+    run_ops<T>([&](Ops& ops, Stream& s, OpMemory& on) {
+      ops.linear_forward(s, {on(x), on(weight), on(bias, with_bias), on(residual, with_residual), on(y), dims,
+                             on.scratch(ops.scratch_sizes().linear_forward(kDType<T>, dims))});
+    });
+  }
+
+  // dx and dbias: nullptr if not wanted.
+  void backward(GuardedArray<T>* dx, GuardedArray<float>& dweight, GuardedArray<float>* dbias) {
+    run_ops<T>([&](Ops& ops, Stream& s, OpMemory& on) {
+      ops.linear_backward(s, {on(dy), on(x), on(weight), dx ? on(*dx) : nullptr, on(dweight), dbias ? on(*dbias) : nullptr, dims,
+                              on.scratch(ops.scratch_sizes().linear_backward(kDType<T>, dims))});
+    });
+  }
+
   MatmulDims dims;
   GuardedArray<T> x, weight, bias, residual, dy;
 };
@@ -76,11 +90,8 @@ TYPED_TEST(LinearTest, ForwardMatchesFloat64) {
           expected.allowed[i] += 0x1p-23 * (std::fabs(b) + std::fabs(r) + std::fabs(plain.value[i]));
         }
         GuardedArray<T> y(d.m * d.n);
-        GuardedBytes scratch(host::linear_forward_scratch_bytes(kDType<T>, d));
-        host::linear_forward<T>({p.x.data(), p.weight.data(), with_bias ? p.bias.data() : nullptr,
-                                 with_residual ? p.residual.data() : nullptr, y.data(), d, scratch.span()});
+        p.forward(y, with_bias, with_residual);
         expect_within(y, expected.value, expected.allowed, name(d));
-        EXPECT_TRUE(scratch.guards_intact()) << name(d);
       }
   }
 }
@@ -90,11 +101,8 @@ TYPED_TEST(LinearTest, ResultMayTakeThePlaceOfTheResidual) {
   const MatmulDims d{65, 257, 1100};
   Problem<T> p(d);
   GuardedArray<T> y(d.m * d.n);
-  GuardedBytes scratch(host::linear_forward_scratch_bytes(kDType<T>, d));
-  LinearForward op{p.x.data(), p.weight.data(), p.bias.data(), p.residual.data(), y.data(), d, scratch.span()};
-  host::linear_forward<T>(op);
-  op.y = p.residual.data();
-  host::linear_forward<T>(op);
+  p.forward(y);
+  p.forward(p.residual);
   for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(to_float(y[i]), to_float(p.residual[i])) << i;
 }
 
@@ -110,13 +118,10 @@ TYPED_TEST(LinearTest, BackwardMatchesFloat64) {
     const Product dbias = multiply(d.n, 1, d.m, [&](auto i, auto l) { return dy[l * d.n + i]; }, [](auto, auto) { return 1.0; });
     GuardedArray<T> got_dx(d.m * d.k);
     GuardedArray<float> got_dweight(d.n * d.k), got_dbias(d.n);
-    GuardedBytes scratch(host::linear_backward_scratch_bytes(kDType<T>, d));
-    host::linear_backward<T>({p.dy.data(), p.x.data(), p.weight.data(), got_dx.data(), got_dweight.data(), got_dbias.data(), d,
-                              scratch.span()});
+    p.backward(&got_dx, got_dweight, &got_dbias);
     expect_within(got_dx, dx.value, dx.allowed, "dx " + name(d));
     expect_within(got_dweight, dweight.value, dweight.allowed, "dweight " + name(d));
     expect_within(got_dbias, dbias.value, dbias.allowed, "dbias " + name(d));
-    EXPECT_TRUE(scratch.guards_intact()) << name(d);
   }
 }
 
@@ -124,15 +129,10 @@ TYPED_TEST(LinearTest, LeavesOutWhatIsNotWanted) {
   using T = TypeParam;
   const MatmulDims d{5, 7, 48};
   Problem<T> p(d);
-  GuardedBytes scratch(host::linear_backward_scratch_bytes(kDType<T>, d));
   GuardedArray<T> dx(d.m * d.k);
   GuardedArray<float> dweight(d.n * d.k), dbias(d.n), dweight_alone(d.n * d.k);
-  LinearBackward op{p.dy.data(), p.x.data(), p.weight.data(), dx.data(), dweight.data(), dbias.data(), d, scratch.span()};
-  host::linear_backward<T>(op);
-  op.dx = nullptr;
-  op.dbias = nullptr;
-  op.dweight = dweight_alone.data();
-  host::linear_backward<T>(op);
+  p.backward(&dx, dweight, &dbias);
+  p.backward(nullptr, dweight_alone, nullptr);
   EXPECT_EQ(dweight.values(), dweight_alone.values());
 }
 
@@ -143,10 +143,8 @@ TYPED_TEST(LinearTest, DoesNotDependOnTheNumberOfThreads) {
     expect_same_bits_for_any_thread_count([&] {
       GuardedArray<T> y(d.m * d.n), dx(d.m * d.k);
       GuardedArray<float> dweight(d.n * d.k), dbias(d.n);
-      GuardedBytes forward(host::linear_forward_scratch_bytes(kDType<T>, d));
-      GuardedBytes backward(host::linear_backward_scratch_bytes(kDType<T>, d));
-      host::linear_forward<T>({p.x.data(), p.weight.data(), p.bias.data(), p.residual.data(), y.data(), d, forward.span()});
-      host::linear_backward<T>({p.dy.data(), p.x.data(), p.weight.data(), dx.data(), dweight.data(), dbias.data(), d, backward.span()});
+      p.forward(y);
+      p.backward(&dx, dweight, &dbias);
       std::vector<std::byte> bytes;
       append_bytes(bytes, y);
       append_bytes(bytes, dx);
@@ -173,8 +171,7 @@ TEST(Linear, BackwardAgreesWithFiniteDifferences) {
     return sum;
   };
   GuardedArray<float> dx(d.m * d.k), dweight(d.n * d.k), dbias(d.n);
-  GuardedBytes scratch(host::linear_backward_scratch_bytes(DType::f32, d));
-  host::linear_backward<float>({p.dy.data(), p.x.data(), p.weight.data(), dx.data(), dweight.data(), dbias.data(), d, scratch.span()});
+  p.backward(&dx, dweight, &dbias);
   expect_within(dx, finite_differences(x, loss), Doubles(x.size(), 1e-6), "dx");
   expect_within(dweight, finite_differences(w, loss), Doubles(w.size(), 1e-6), "dweight");
   expect_within(dbias, finite_differences(bias, loss), Doubles(bias.size(), 1e-6), "dbias");

@@ -1,4 +1,4 @@
-// The host's tied projection with cross-entropy against a float64 reference, itself held against finite
+// The tied projection with cross-entropy against a float64 reference, itself held against finite
 // differences.
 #include <cmath>
 #include <cstring>
@@ -6,17 +6,13 @@
 
 #include <gtest/gtest.h>
 
-#include "base/parallel.h"
-#include "host/kernels.h"
-#include "support/guarded_array.h"
-#include "support/kernel_check.h"
+#include "support/op_check.h"
 
 namespace spillway {
 namespace {
 
 using test::expect_close;
 using test::GuardedArray;
-using test::GuardedBytes;
 using test::normal_values;
 
 // Of a tensor's largest element; 4e-7 was the most seen.
@@ -110,17 +106,17 @@ Run<T> run(const Inputs<T>& in, bool loss_only = false) {
   GuardedArray<std::int32_t> targets(in.targets);
   GuardedArray<float> dweight(in.weight.size());
   GuardedArray<double> loss(1);
-  GuardedBytes scratch(size(host::loss_head_scratch_bytes(test::kDType<T>, in.dims)));
-  host::loss_head<T>({.x = x.data(),
-                      .weight = weight.data(),
-                      .targets = targets.data(),
-                      .gradient_scale = kGradientScale,
-                      .loss_sum = loss.data(),
-                      .dx = loss_only ? nullptr : dx.data(),
-                      .dweight = loss_only ? nullptr : dweight.data(),
-                      .dims = in.dims,
-                      .scratch = scratch.span()});
-  EXPECT_TRUE(dx.guards_intact() && dweight.guards_intact() && loss.guards_intact() && scratch.guards_intact());
+  test::run_ops<T>([&](Ops& ops, Stream& stream, test::OpMemory& on) {
+    ops.loss_head(stream, {.x = on(x),
+                           .weight = on(weight),
+                           .targets = on(targets),
+                           .gradient_scale = kGradientScale,
+                           .loss_sum = on(loss),
+                           .dx = on(dx, !loss_only),
+                           .dweight = on(dweight, !loss_only),
+                           .dims = in.dims,
+                           .scratch = on.scratch(ops.scratch_sizes().loss_head(test::kDType<T>, in.dims))});
+  });
   return {loss[0], dx.values(), dweight.values()};
 }
 
@@ -181,16 +177,14 @@ TYPED_TEST(LossHeadOp, IgnoredTargetsHaveNoLossAndNoGradient) {
 
 TYPED_TEST(LossHeadOp, BitsDoNotDependOnThreadCount) {
   const auto in = random_inputs<TypeParam>({1100, 40, 1000});
-  set_parallel_threads(1);
-  const auto expected = run(in);
-  for (const int threads : {2, 3, 8}) {
-    set_parallel_threads(threads);
+  test::expect_same_bits_for_any_thread_count([&] {
     const auto got = run(in);
-    EXPECT_EQ(got.loss, expected.loss) << threads;
-    EXPECT_EQ(std::memcmp(got.dx.data(), expected.dx.data(), got.dx.size() * sizeof(TypeParam)), 0) << threads;
-    EXPECT_EQ(got.dweight, expected.dweight) << threads;
-  }
-  set_parallel_threads(0);
+    std::vector<std::byte> bytes;
+    test::append_bytes(bytes, std::vector<double>{got.loss});
+    test::append_bytes(bytes, got.dx);
+    test::append_bytes(bytes, got.dweight);
+    return bytes;
+  });
 }
 
 TYPED_TEST(LossHeadOp, NonFiniteInputReachesLoss) {
@@ -201,7 +195,7 @@ TYPED_TEST(LossHeadOp, NonFiniteInputReachesLoss) {
 
 TEST(LossHeadScratch, StaysFarBelowFullLogits) {
   // 8 x 1024 tokens of gpt2-xl: the full logits would be 1.6 GB.
-  EXPECT_LT(host::loss_head_scratch_bytes(DType::bf16, {8192, 1600, 50257}), 64 << 20);
+  EXPECT_LT(host_scratch_sizes().loss_head(DType::bf16, {8192, 1600, 50257}), 64 << 20);
 }
 
 }  // namespace

@@ -105,7 +105,8 @@ std::unique_ptr<World> join_world(const WorldOptions& options);
 
 // The same ranks as `control`, with communicators whose collectives of buffers move memory of `device`, in stream order:
 // NCCL for a CUDA device. Control exchanges, liveness and failures are those of `control`. For a device whose memory
-// `control` can move itself (the host device), nullptr. Borrows both. Collective. Throws CommError or DeviceError.
+// `control` can move itself (the host device), nullptr. Borrows `control`; the device may go before the world does.
+// Collective. Throws CommError or DeviceError.
 std::unique_ptr<World> make_device_world(World& control, Device& device, const WorldOptions& options);
 
 // How many ranks the launcher says it has started; 1 without a launcher.

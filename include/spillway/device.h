@@ -125,6 +125,9 @@ std::unique_ptr<Device> make_host_device(const HostDeviceOptions& options);
 // DeviceError that says what is missing when this build or this machine has none.
 std::unique_ptr<Device> make_cuda_device(int index);
 
+// How many there are; 0 where why_no_cuda_device() says why.
+int cuda_device_count();
+
 // Empty if make_cuda_device() can work here; otherwise the reason, as a sentence.
 std::string why_no_cuda_device();
 

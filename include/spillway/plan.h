@@ -302,6 +302,7 @@ struct Plan {
   int host_square_sums_buffer = -1;  // square sums of layers the cpu lane finalises; -1: none
   int verdict_buffer = -1;           // host: stands for what the gate decides and later tasks obey
   int world_statistics_buffer = -1;  // host: a WorldStatistics per rank; -1 in a world of one
+  int gradient_piece_buffer = -1;    // host: kNormPiece f32, where the gate looks at gradients
   int snapshot_buffer = -1;          // host: places for snapshots; -1: none
   int maintenance_buffer = -1;       // host: one tile's state and one tile's weights, for use between steps
   std::int64_t maintenance_weights_bytes = 0;  // of it, at its end, the weights

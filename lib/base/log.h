@@ -15,6 +15,10 @@ bool log_enabled(LogLevel level);
 // are printed, with the rank in front.
 void log_for_rank(int rank);
 
+// From now on everything logged here goes to `log`, unfiltered. For a shared module, whose copy of this code says what it
+// has to say through its program's. Before threads are started.
+void log_through(void (*log)(LogLevel, std::string_view));
+
 inline void log_info(std::string_view message) { log(LogLevel::info, message); }
 inline void log_warning(std::string_view message) { log(LogLevel::warning, message); }
 

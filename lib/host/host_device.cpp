@@ -3,8 +3,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/arena.h"
 #include "base/parallel.h"
-#include "host/arena.h"
 #include "host/gemm.h"
 #include "host/host_event.h"
 #include "host/host_ops.h"
@@ -26,8 +26,8 @@ class HostDevice final : public Device {
   std::string_view name() const override { return "host"; }
   std::optional<std::int64_t> free_memory() const override { return std::nullopt; }
 
-  std::byte* allocate_arena(std::int64_t bytes) override { return allocate("device arena", bytes, host::Pin::no); }
-  std::byte* allocate_pinned(std::int64_t bytes) override { return allocate("pinned arena", bytes, host::Pin::yes); }
+  std::byte* allocate_arena(std::int64_t bytes) override { return allocate("device arena", bytes, Pin::no); }
+  std::byte* allocate_pinned(std::int64_t bytes) override { return allocate("pinned arena", bytes, Pin::yes); }
 
   std::unique_ptr<Stream> make_stream(std::string_view name) override {
     // Streams differ in their delays.
@@ -40,12 +40,12 @@ class HostDevice final : public Device {
   std::int64_t now_ns() const override { return host::monotonic_ns(); }
 
  private:
-  std::byte* allocate(std::string_view purpose, std::int64_t bytes, host::Pin pin) {
+  std::byte* allocate(std::string_view purpose, std::int64_t bytes, Pin pin) {
     return arenas_.emplace_back(purpose, bytes, pin).data();
   }
 
   const HostDeviceOptions options_;
-  std::vector<host::Arena> arenas_;
+  std::vector<Arena> arenas_;
   std::uint64_t streams_ = 0;
 };
 

@@ -102,6 +102,7 @@ void add_statistics(Plan& plan) {
   }
   plan.statistics_buffer = add_persistent(plan, "losses and square sums", Tier::host, Owner::statistics, device_count * 8);
   plan.verdict_buffer = add_persistent(plan, "verdict of the gate", Tier::host, Owner::statistics, 64);
+  plan.gradient_piece_buffer = add_persistent(plan, "a piece of a gradient at the gate", Tier::host, Owner::statistics, kNormPiece * 4);
   if (host_count > 0) {
     plan.host_square_sums_buffer =
         add_persistent(plan, "square sums of host gradients", Tier::host, Owner::statistics, host_count * 8);

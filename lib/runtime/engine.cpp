@@ -27,13 +27,14 @@ constexpr double kLongestRehearsal_s = 20.0;
 // The first run touches every page and starts every thread, which no later one does: the last is measured.
 constexpr std::uint32_t kRehearsals = 2;
 
-std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan, const EngineOptions& engine_options) {
+std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan, std::span<std::byte> pinned, const EngineOptions& engine_options) {
   const std::int64_t bytes = plan.tiers[static_cast<std::size_t>(Tier::nvme)].peak;
   if (bytes == 0) return nullptr;
   SwapStoreOptions options;
   options.folder = config.offload_optimizer.nvme_path.empty() ? config.offload_param.nvme_path : config.offload_optimizer.nvme_path;
   options.bytes = bytes;
   options.engine.name = config.spillway.io_engine;
+  options.engine.memory = pinned;
   options.verify = config.spillway.verify;
   options.make_engine = engine_options.make_io_engine;
   for (const ExtentPlan& extent : plan.extents) {
@@ -90,10 +91,10 @@ class Engine::Impl {
         device(std::move(device)),
         memory(this->plan, this->device->allocate_arena(arena_bytes(this->plan, Tier::device)),
                this->device->allocate_pinned(arena_bytes(this->plan, Tier::host))),
-        store(open_store(this->config, this->plan, options)),
+        store(open_store(this->config, this->plan, memory.host(), options)),
         ops(this->device->make_ops(this->config.dtype)),
         gate(this->config),
-        links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, this->plan)),
+        links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, options.device_world, this->plan)),
         snapshots(this->plan, memory, this->layers, *this->device, store.get()),
         actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots, options.flags),
         state(this->plan, memory, *this->device, store.get()),
@@ -307,12 +308,13 @@ void Engine::before_update(std::function<void(GradientAccess&)> hook) { impl_->a
 void Engine::corrupt_for_test(int layer) {
   impl_->drain();
   std::byte* weights = impl_->memory.at(impl_->plan.layers[static_cast<std::size_t>(layer)].weights_buffer);
-  std::byte first{};
+  std::byte* first = impl_->memory.at(impl_->plan.maintenance_buffer);
+  impl_->state.forget();
   const std::unique_ptr<Stream> stream = impl_->device->make_stream("corrupt");
-  stream->copy(&first, weights, 1);
+  stream->copy(first, weights, 1);
   stream->synchronize();
-  first ^= std::byte{1};
-  stream->copy(weights, &first, 1);
+  *first ^= std::byte{1};
+  stream->copy(weights, first, 1);
   stream->synchronize();
 }
 

@@ -37,6 +37,9 @@ struct EngineOptions {
   std::function<std::uint64_t()> flags = {};
   // Of all ranks of the plan; borrowed. nullptr: a world of one.
   World* world = nullptr;
+  // The same ranks, for the collectives of the plan, if the device has memory that `world` cannot move
+  // (make_device_world()); borrowed. nullptr: `world`.
+  World* device_world = nullptr;
   // Run two steps that change nothing before the first: in one every page is touched and every thread
   // starts, in the other each task's time is measured for the prediction.
   bool rehearse = true;

@@ -75,12 +75,14 @@ void PlanActions::name_bad_tensor() {
   }
 }
 
-std::vector<std::byte> PlanActions::gradient_piece(const LayerPlan& layer, std::int64_t begin, std::int64_t end) const {
-  std::vector<std::byte> piece(static_cast<std::size_t>(end - begin));
+// Bytes [begin, end) of the layer's gradient, on the host until the next call.
+std::span<const std::byte> PlanActions::gradient_piece(const LayerPlan& layer, std::int64_t begin, std::int64_t end) const {
+  std::byte* piece = memory_.at(plan_.gradient_piece_buffer);
+  memory_.note_use(plan_.gradient_piece_buffer, end - begin);
   const std::unique_ptr<Stream> stream = device_.make_stream("gate");
-  stream->copy(piece.data(), memory_.at(layer.gradient_buffer) + begin, end - begin);
+  stream->copy(piece, memory_.at(layer.gradient_buffer) + begin, end - begin);
   stream->synchronize();
-  return piece;
+  return {piece, static_cast<std::size_t>(end - begin)};
 }
 
 // The tensor of the first value that is not finite in this rank's slices; empty if there is none. Its piece is known,
@@ -94,7 +96,7 @@ std::string PlanActions::bad_tensor_here() const {
   const LayerPlan& layer = plan_.layers[l];
   const std::int64_t begin = layer.slice.begin + piece * kNormPiece, end = std::min(begin + kNormPiece, layer.slice.end);
   const std::int64_t width = size_of(layer.gradient_dtype), base = layer.square_sums_on_host ? layer.slice.begin : layer.owned.begin;
-  const std::vector<std::byte> bytes = gradient_piece(layer, (begin - base) * width, (end - base) * width);
+  const std::span<const std::byte> bytes = gradient_piece(layer, (begin - base) * width, (end - base) * width);
   std::vector<float> values(static_cast<std::size_t>(end - begin));
   widen(layer.gradient_dtype, bytes, values);
   std::int64_t element = begin;

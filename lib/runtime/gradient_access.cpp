@@ -10,7 +10,9 @@ namespace spillway {
 GradientAccess::GradientAccess(const Plan& plan, PlanMemory& memory, Device& device, const TensorDirectory& directory, double factor,
                                std::span<double> square_sums)
     : plan_(plan), memory_(memory), directory_(directory), factor_(factor), square_sums_(square_sums),
-      stream_(device.make_stream("gradients")), staged_(kNormPiece * sizeof(float)) {}
+      stream_(device.make_stream("gradients")), staged_(memory.at(plan.gradient_piece_buffer), kNormPiece * sizeof(float)) {
+  memory.note_use(plan.gradient_piece_buffer, kNormPiece * sizeof(float));
+}
 
 // The buffer holds this rank's slice where the cpu lane has summed it up, else all of the shard.
 std::byte* GradientAccess::address(const LayerPlan& layer, std::int64_t element) const {
@@ -29,7 +31,7 @@ void GradientAccess::load(const LayerPlan& layer, ElementRange range, std::span<
   const std::int64_t bytes = range.size() * size_of(layer.gradient_dtype);
   stream_->copy(staged_.data(), address(layer, range.begin), bytes);
   stream_->synchronize();
-  widen(layer.gradient_dtype, std::span(staged_).first(static_cast<std::size_t>(bytes)), out);
+  widen(layer.gradient_dtype, staged_.first(static_cast<std::size_t>(bytes)), out);
 }
 
 void GradientAccess::read(std::string_view name, std::span<float> out) {

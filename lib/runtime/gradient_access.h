@@ -45,7 +45,7 @@ class GradientAccess {
   double factor_;
   std::span<double> square_sums_;
   std::unique_ptr<Stream> stream_;
-  std::vector<std::byte> staged_;  // a piece, as stored
+  std::span<std::byte> staged_;  // a piece, as stored; in the plan
   bool edited_ = false;
 };
 

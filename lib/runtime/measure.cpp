@@ -1,7 +1,10 @@
 #include "runtime/measure.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "base/parallel.h"
@@ -15,56 +18,99 @@ namespace spillway {
 namespace {
 
 // Seconds of the quickest of a few repetitions: what the machine can do when nothing disturbs it.
-double quickest(Device& device, int repetitions, const std::function<void()>& work) {
-  std::int64_t best = 0;
+double quickest(int repetitions, const std::function<void()>& work) {
+  using Clock = std::chrono::steady_clock;
+  double best = 0.0;
   for (int i = 0; i < repetitions; ++i) {
-    const std::int64_t start = device.now_ns();
+    const Clock::time_point start = Clock::now();
     work();
-    const std::int64_t elapsed = std::max<std::int64_t>(1, device.now_ns() - start);
+    const double elapsed = std::max(1e-9, std::chrono::duration<double>(Clock::now() - start).count());
     best = i == 0 ? elapsed : std::min(best, elapsed);
   }
-  return static_cast<double>(best) * 1e-9;
+  return best;
 }
 
-double linear_flops(Device& device, Ops& ops, Stream& stream, const ModelSpec& spec, const BatchShape& shape, DType dtype) {
-  const MatmulDims dims = {std::min<std::int64_t>(shape.batch * shape.time, 1024), std::min<std::int64_t>(4 * spec.channels, 4096),
-                           std::min<std::int64_t>(spec.channels, 4096)};
-  const auto bytes = [&](std::int64_t n) { return static_cast<std::size_t>(n * size_of(dtype)); };
-  std::vector<std::byte> x(bytes(dims.m * dims.k)), weight(bytes(dims.n * dims.k)), y(bytes(dims.m * dims.n));
-  std::vector<std::byte> scratch(static_cast<std::size_t>(ops.scratch_sizes().linear_forward(dtype, dims)));
-  const double seconds = quickest(device, 4, [&] {
-    ops.linear_forward(stream, {x.data(), weight.data(), nullptr, nullptr, y.data(), dims, scratch});
+// A linear map of the model's width, of at most so many rows and columns: more take longer and tell no more.
+MatmulDims measured_product(const Device& device, const ModelSpec& spec, const BatchShape& shape) {
+  const std::int64_t rows = device.free_memory() ? 8192 : 1024, columns = device.free_memory() ? 16384 : 4096;
+  return {std::min(shape.batch * shape.time, rows), std::min(4 * spec.channels, columns), std::min(spec.channels, columns)};
+}
+
+// Operands one after the other in the arena of a device.
+class Operands {
+ public:
+  Operands(Device& device, std::int64_t bytes) : next_(device.allocate_arena(bytes)) {}
+
+  static constexpr std::int64_t rounded(std::int64_t bytes) { return round_up(bytes, std::int64_t{256}); }
+  std::byte* take(std::int64_t bytes) { return std::exchange(next_, next_ + rounded(bytes)); }
+
+ private:
+  std::byte* next_;
+};
+
+constexpr std::int64_t kPassElements = 2 << 20, kCopyBytes = 16 << 20;
+
+struct LinearBytes {
+  std::int64_t x, weight, y, scratch;
+};
+
+LinearBytes linear_bytes(const Ops& ops, const MatmulDims& dims) {
+  const std::int64_t width = size_of(ops.dtype());
+  return {dims.m * dims.k * width, dims.n * dims.k * width, dims.m * dims.n * width, ops.scratch_sizes().linear_forward(ops.dtype(), dims)};
+}
+
+double linear_flops(Ops& ops, Stream& stream, const MatmulDims& dims, Operands& operands) {
+  const LinearBytes bytes = linear_bytes(ops, dims);
+  std::byte *const x = operands.take(bytes.x), *const weight = operands.take(bytes.weight), *const y = operands.take(bytes.y);
+  const std::span<std::byte> scratch(operands.take(bytes.scratch), static_cast<std::size_t>(bytes.scratch));
+  const double seconds = quickest(4, [&] {
+    ops.linear_forward(stream, {x, weight, nullptr, nullptr, y, dims, scratch});
     stream.synchronize();
   });
   return 2.0 * static_cast<double>(dims.m) * static_cast<double>(dims.n) * static_cast<double>(dims.k) / seconds;
 }
 
-double accumulate_bytes(Device& device, Ops& ops, Stream& stream) {
-  constexpr std::int64_t n = 2 << 20;
-  std::vector<float> sum(n), add(n);
-  const double seconds = quickest(device, 4, [&] {
-    ops.accumulate(stream, sum.data(), add.data(), n);
+double accumulate_bytes(Ops& ops, Stream& stream, Operands& operands) {
+  auto* const sum = reinterpret_cast<float*>(operands.take(kPassElements * 4));
+  auto* const add = reinterpret_cast<float*>(operands.take(kPassElements * 4));
+  const double seconds = quickest(4, [&] {
+    ops.accumulate(stream, sum, add, kPassElements);
     stream.synchronize();
   });
-  return 12.0 * n / seconds;
+  return 12.0 * kPassElements / seconds;
 }
 
-double copy_bytes(Device& device, Stream& stream) {
-  constexpr std::int64_t bytes = 16 << 20;
-  std::vector<std::byte> from(bytes), to(bytes);
-  const double seconds = quickest(device, 4, [&] {
-    stream.copy(to.data(), from.data(), bytes);
+double copy_bytes(Stream& stream, std::byte* to, const std::byte* from) {
+  const double seconds = quickest(4, [&] {
+    stream.copy(to, from, kCopyBytes);
     stream.synchronize();
   });
-  return static_cast<double>(bytes) / seconds;
+  return static_cast<double>(kCopyBytes) / seconds;
 }
 
-double adam_bytes(Device& device) {
+void measure_device(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, MachineRates& rates) {
+  const std::unique_ptr<Ops> ops = device.make_ops(dtype);
+  const std::unique_ptr<Stream> stream = device.make_stream("rates");
+  const MatmulDims dims = measured_product(device, spec, shape);
+  const LinearBytes linear = linear_bytes(*ops, dims);
+  std::int64_t total = Operands::rounded(kCopyBytes) + 2 * Operands::rounded(kPassElements * 4);
+  for (const std::int64_t bytes : {linear.x, linear.weight, linear.y, linear.scratch}) total += Operands::rounded(bytes);
+  Operands operands(device, total);
+  rates.matmul_flops = linear_flops(*ops, *stream, dims, operands);
+  rates.device_bytes = accumulate_bytes(*ops, *stream, operands);
+  std::byte *const here = operands.take(kCopyBytes), *const host = device.allocate_pinned(kCopyBytes);
+  rates.h2d_bytes = copy_bytes(*stream, here, host);
+  rates.d2h_bytes = copy_bytes(*stream, host, here);
+}
+
+}  // namespace
+
+double measure_optimizer() {
   constexpr std::int64_t n = 2 << 20, piece = 32 * 1024;
   std::vector<float> master(n), m(n), v(n);
   std::vector<std::uint16_t> gradient(n), weight(n);
   const AdamParams params = {1e-3, 0.9, 0.999, 1e-8, 0.0, true, true, 1, 1.0f};
-  const double seconds = quickest(device, 4, [&] {
+  const double seconds = quickest(4, [&] {
     parallel_for(ceil_div(n, piece), [&](std::int64_t p) {
       const auto at = static_cast<std::size_t>(p * piece);
       adam_update({&master[at], &m[at], &v[at], &gradient[at], DType::bf16, &weight[at], DType::bf16, piece}, params);
@@ -73,7 +119,7 @@ double adam_bytes(Device& device) {
   return 28.0 * n / seconds;
 }
 
-void measure_disk(Device& device, const std::string& folder, const std::string& io_engine, MachineRates& rates) {
+DiskRates measure_disk(const std::string& folder, const std::string& io_engine) {
   constexpr int count = 16;
   constexpr std::int64_t bytes = 4 << 20;
   SwapStoreOptions options;
@@ -90,31 +136,32 @@ void measure_disk(Device& device, const std::string& folder, const std::string& 
     while (channel->in_flight() > 0) channel->completions(true);
   };
   const auto rate_of = [&](auto transfer) {
-    const std::int64_t start = device.now_ns();
-    for (int i = 0; i < count; ++i) transfer(i, aligned + i * bytes);
-    finish();
-    return static_cast<double>(count * bytes) * 1e9 / static_cast<double>(std::max<std::int64_t>(1, device.now_ns() - start));
+    const double seconds = quickest(1, [&] {
+      for (int i = 0; i < count; ++i) transfer(i, aligned + i * bytes);
+      finish();
+    });
+    return static_cast<double>(count * bytes) / seconds;
   };
-  rates.nvme_write_bytes = rate_of([&](int i, std::byte* data) { channel->write(i, data, 0); });
-  rates.nvme_write_bytes = std::max(rates.nvme_write_bytes, rate_of([&](int i, std::byte* data) { channel->write(i, data, 0); }));
-  rates.nvme_read_bytes = rate_of([&](int i, std::byte* data) { channel->read(i, data, 0); });
-  rates.nvme_mixed_bytes = rate_of([&](int i, std::byte* data) { i % 2 == 0 ? channel->read(i, data, 0) : channel->write(i, data, 0); });
+  DiskRates rates;
+  rates.write_bytes = rate_of([&](int i, std::byte* data) { channel->write(i, data, 0); });
+  rates.write_bytes = std::max(rates.write_bytes, rate_of([&](int i, std::byte* data) { channel->write(i, data, 0); }));
+  rates.read_bytes = rate_of([&](int i, std::byte* data) { channel->read(i, data, 0); });
+  rates.mixed_bytes = rate_of([&](int i, std::byte* data) { i % 2 == 0 ? channel->read(i, data, 0) : channel->write(i, data, 0); });
+  return rates;
 }
 
-}  // namespace
-
-MachineRates measure_host_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const std::string& nvme_folder,
-                                const std::string& io_engine) {
-  const std::unique_ptr<Ops> ops = device.make_ops(dtype);
-  const std::unique_ptr<Stream> stream = device.make_stream("rates");
+MachineRates measure_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const std::string& nvme_folder,
+                           const std::string& io_engine) {
   MachineRates rates;
   rates.cores = parallel_threads();
-  rates.device_shares_cores = true;
-  rates.matmul_flops = linear_flops(device, *ops, *stream, spec, shape, dtype);
-  rates.device_bytes = accumulate_bytes(device, *ops, *stream);
-  rates.h2d_bytes = rates.d2h_bytes = copy_bytes(device, *stream);
-  rates.cpu_adam_bytes = adam_bytes(device);
-  if (!nvme_folder.empty()) measure_disk(device, nvme_folder, io_engine, rates);
+  rates.device_shares_cores = !device.free_memory();
+  measure_device(device, spec, shape, dtype, rates);
+  rates.cpu_adam_bytes = measure_optimizer();
+  if (nvme_folder.empty()) return rates;
+  const DiskRates disk = measure_disk(nvme_folder, io_engine);
+  rates.nvme_read_bytes = disk.read_bytes;
+  rates.nvme_write_bytes = disk.write_bytes;
+  rates.nvme_mixed_bytes = disk.mixed_bytes;
   return rates;
 }
 

@@ -37,7 +37,8 @@ double gather_seconds(Communicator& ranks, Device& device, Stream& stream, std::
 CommRates measure_comm_rates(Communicator& ranks, Device& device) {
   if (ranks.size() == 1) return {0.0, 0.0};
   const std::int64_t small = std::max<std::int64_t>(1, kSmallBytes / ranks.size()), large = std::max<std::int64_t>(small + 1, kLargeBytes / ranks.size());
-  std::byte* buffer = device.allocate_pinned(large * ranks.size());
+  // What the ranks exchange in a step is in the device's memory, if it has some of its own.
+  std::byte* buffer = device.free_memory() ? device.allocate_arena(large * ranks.size()) : device.allocate_pinned(large * ranks.size());
   const std::unique_ptr<Stream> stream = device.make_stream("rates of collectives");
   const double latency = gather_seconds(ranks, device, *stream, buffer, small);
   const double seconds = gather_seconds(ranks, device, *stream, buffer, large);

@@ -12,8 +12,8 @@ struct CommRates {
 };
 
 // Collective: every rank of the group calls it with a device of its own, and all get the same answer, that of the
-// slowest rank. All-gathers of two sizes, a few times each after a barrier; the median counts. The 16 MiB gathered are a
-// pinned arena of the device, which lives as long as that: give it one that will not be trained on. A group of one has
+// slowest rank. All-gathers of two sizes, a few times each after a barrier; the median counts. The 16 MiB gathered are an
+// arena of the device, which lives as long as that: give it one that will not be trained on. A group of one has
 // nothing to measure: {0, 0}. Throws CommError, MemoryError.
 CommRates measure_comm_rates(Communicator& ranks, Device& device);
 

@@ -34,16 +34,15 @@ void compare_plans(Communicator& control, const Plan& plan) {
 
 }  // namespace
 
-RankLinks::RankLinks(World& world, const Plan& plan) : world_(world), control_(world.communicator()) {
+RankLinks::RankLinks(World& world, World* device_world, const Plan& plan) : world_(world), control_(world.communicator()) {
   world.note_operation("comparing plans", "");
   compare_plans(*control_, plan);
   const PlanRequest& request = plan.request;
   const std::int64_t partition = plan.partition_size;
-  for (auto& group : groups_) group = world.communicator();
-  auto& parts = groups_[static_cast<std::size_t>(RankGroup::partition)];
-  auto& replicas = groups_[static_cast<std::size_t>(RankGroup::replicas)];
-  parts = parts->split(static_cast<int>(request.rank / partition));
-  replicas = replicas->split(static_cast<int>(request.rank % partition));
+  const auto of = [&](RankGroup group) -> std::unique_ptr<Communicator>& { return groups_[static_cast<std::size_t>(group)]; };
+  of(RankGroup::world) = (device_world == nullptr ? world : *device_world).communicator();
+  of(RankGroup::partition) = of(RankGroup::world)->split(static_cast<int>(request.rank / partition));
+  of(RankGroup::replicas) = of(RankGroup::world)->split(static_cast<int>(request.rank % partition));
 }
 
 std::int64_t RankLinks::sent_bytes() const {

@@ -12,8 +12,9 @@ namespace spillway {
 
 class RankLinks {
  public:
-  // Collective. Borrows the world. Throws CommError that names the ranks whose plan is another than rank 0's.
-  RankLinks(World& world, const Plan& plan);
+  // Collective. Borrows the worlds; `device_world` moves the buffers of collectives, or `world` itself if that is nullptr.
+  // Throws CommError that names the ranks whose plan is another than rank 0's.
+  RankLinks(World& world, World* device_world, const Plan& plan);
 
   World& world() { return world_; }
   Communicator& of(RankGroup group) { return *groups_[static_cast<std::size_t>(group)]; }

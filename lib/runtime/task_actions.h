@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,7 +73,7 @@ class PlanActions final : public TaskActions {
   void show_gradients(const GateInput& input);
   void name_bad_tensor();
   std::string bad_tensor_here() const;
-  std::vector<std::byte> gradient_piece(const LayerPlan& layer, std::int64_t begin, std::int64_t end) const;
+  std::span<const std::byte> gradient_piece(const LayerPlan& layer, std::int64_t begin, std::int64_t end) const;
   std::int64_t planned_tokens() const;
 
   const Plan& plan_;

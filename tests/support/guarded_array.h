@@ -1,5 +1,6 @@
 // Memory for tests of kernels: starts out as NaN in every storage type, so that a read of something never
-// written shows in the result, and ends in guard bytes, so that a write past the end shows too.
+// written shows in the result, and lies between guard bytes, so that a write past an end shows too. The guards
+// are other NaN, so that what is read of them shows as well.
 #pragma once
 
 #include <algorithm>
@@ -12,26 +13,37 @@ namespace spillway::test {
 
 class GuardedBytes {
  public:
-  explicit GuardedBytes(std::size_t bytes) : bytes_(bytes), storage_(bytes + 2 * kGuard, kGuardByte) {
+  static constexpr std::size_t kGuard = 192;  // bytes on either side, at least
+
+  explicit GuardedBytes(std::size_t bytes) : bytes_(bytes), storage_(bytes + 2 * kGuard + kAlignment) {
+    std::byte* const begin = storage_.data();
+    for (std::byte* at = begin; at < begin + storage_.size(); ++at) *at = guard_at(at);
     std::fill_n(data(), bytes_, kNaNByte);
   }
 
-  // A multiple of 64, with at least half of kGuard on either side.
+  // A multiple of 64.
   std::byte* data() {
-    const std::size_t misaligned = reinterpret_cast<std::size_t>(storage_.data()) % 64;
-    return storage_.data() + kGuard - misaligned;
+    const std::size_t first = reinterpret_cast<std::size_t>(storage_.data()) + kGuard;
+    return storage_.data() + kGuard + (kAlignment - first % kAlignment) % kAlignment;
   }
   std::span<std::byte> span() { return {data(), bytes_}; }
+  // With kGuard bytes on either side.
+  std::span<std::byte> guarded() { return {data() - kGuard, bytes_ + 2 * kGuard}; }
 
   bool guards_intact() {
-    const auto is_guard = [](std::byte b) { return b == kGuardByte; };
-    return std::all_of(storage_.data(), data(), is_guard) &&
-           std::all_of(data() + bytes_, storage_.data() + storage_.size(), is_guard);
+    const auto intact = [](std::byte* begin, std::byte* end) {
+      while (begin < end && *begin == guard_at(begin)) ++begin;
+      return begin == end;
+    };
+    return intact(storage_.data(), data()) && intact(data() + bytes_, storage_.data() + storage_.size());
   }
 
  private:
-  static constexpr std::size_t kGuard = 256;
-  static constexpr std::byte kGuardByte{0xa5}, kNaNByte{0xff};
+  static constexpr std::size_t kAlignment = 64;
+  static constexpr std::byte kNaNByte{0xff};
+
+  // 0xfff5 in 16 bits, and twice and four times that in 32 and 64: NaN in every storage type and in f64.
+  static std::byte guard_at(const std::byte* at) { return reinterpret_cast<std::size_t>(at) % 2 == 0 ? std::byte{0xf5} : std::byte{0xff}; }
 
   std::size_t bytes_;
   std::vector<std::byte> storage_;
@@ -50,6 +62,7 @@ class GuardedArray {
   std::span<T> span() { return {data(), n_}; }
   T& operator[](std::size_t i) { return data()[i]; }
   std::size_t size() const { return n_; }
+  GuardedBytes& bytes() { return bytes_; }
   bool guards_intact() { return bytes_.guards_intact(); }
   std::vector<T> values() { return {data(), data() + n_}; }
 

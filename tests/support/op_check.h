@@ -1,11 +1,11 @@
-// What every test of a kernel does: element-wise bounds, finite differences, and the same bits for any
-// number of threads.
+// What every test of a kernel does: element-wise bounds, finite differences, and the same bits for any number of
+// threads. Kernels run by run_ops() of op_device.h.
 #pragma once
 
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +15,7 @@
 #include "spillway/dtype.h"
 #include "support/guarded_array.h"
 #include "support/kernel_check.h"
+#include "support/op_device.h"
 
 namespace spillway::test {
 
@@ -55,8 +56,15 @@ inline double dot(const Doubles& a, const Doubles& b) {
   return sum;
 }
 
-// `run` computes from scratch and returns all it wrote, as bytes.
+// `run` computes from scratch and returns all it wrote, as bytes. A CUDA device has no number of threads: there it is
+// the same bits twice.
 inline void expect_same_bits_for_any_thread_count(const std::function<std::vector<std::byte>()>& run) {
+  device_under_test();  // opening it sets the number of threads
+  if (on_cuda()) {
+    const std::vector<std::byte> first = run();
+    EXPECT_TRUE(run() == first) << "a second run";
+    return;
+  }
   set_parallel_threads(1);
   const std::vector<std::byte> alone = run();
   for (const int threads : {2, 3, 8}) {
@@ -67,10 +75,19 @@ inline void expect_same_bits_for_any_thread_count(const std::function<std::vecto
 }
 
 template <class T>
+void append_bytes(std::vector<std::byte>& bytes, std::span<const T> values) {
+  const auto added = std::as_bytes(values);
+  bytes.insert(bytes.end(), added.begin(), added.end());
+}
+
+template <class T>
+void append_bytes(std::vector<std::byte>& bytes, const std::vector<T>& values) {
+  append_bytes(bytes, std::span<const T>(values));
+}
+
+template <class T>
 void append_bytes(std::vector<std::byte>& bytes, GuardedArray<T>& array) {
-  const std::size_t size = bytes.size(), added = array.size() * sizeof(T);
-  bytes.resize(size + added);
-  std::memcpy(bytes.data() + size, array.data(), added);
+  append_bytes(bytes, std::span<const T>(array.span()));
 }
 
 using StorageTypes = testing::Types<float, bf16, f16>;

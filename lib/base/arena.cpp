@@ -1,23 +1,26 @@
-#include "host/arena.h"
+#include "base/arena.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "base/parallel.h"
 #include "base/text.h"
-#include "host/partition.h"
 #include "spillway/error.h"
 
-namespace spillway::host {
+namespace spillway {
 
 namespace {
 
 constexpr std::int64_t kHugePage = 2 << 20;
 constexpr std::int64_t kTouchPiece = 16 << 20;
+
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t multiple) { return (a + multiple - 1) / multiple * multiple; }
 
 [[noreturn]] void refuse(std::string_view purpose, std::int64_t bytes, int error) {
   throw MemoryError("[host] map " + human_bytes(bytes) + " for the " + std::string(purpose) + ": " + std::strerror(error) +
@@ -26,8 +29,9 @@ constexpr std::int64_t kTouchPiece = 16 << 20;
 
 // Writes to every page, so that each is there before the first step.
 void touch(std::byte* data, std::int64_t bytes, std::int64_t page) {
-  for_each_piece(Cut{bytes, kTouchPiece}, [&](std::int64_t first, std::int64_t length) {
-    for (std::int64_t offset = first; offset < first + length; offset += page)
+  parallel_for((bytes + kTouchPiece - 1) / kTouchPiece, [&](std::int64_t piece) {
+    const std::int64_t end = std::min(bytes, (piece + 1) * kTouchPiece);
+    for (std::int64_t offset = piece * kTouchPiece; offset < end; offset += page)
       static_cast<volatile std::byte*>(data)[offset] = std::byte{0};
   });
 }
@@ -67,4 +71,4 @@ Arena::Arena(Arena&& other) noexcept
       reserved_bytes_(other.reserved_bytes_),
       data_(other.data_) {}
 
-}  // namespace spillway::host
+}  // namespace spillway

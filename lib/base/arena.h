@@ -1,11 +1,12 @@
-// One mapping of memory, present from the start, with a page after it that faults when touched.
+// One mapping of memory, present from the start, with a page after it that faults when touched. What host arenas of
+// every device are made of.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
-namespace spillway::host {
+namespace spillway {
 
 enum class Pin : bool { no, yes };
 
@@ -26,4 +27,4 @@ class Arena {
   std::byte* data_ = nullptr;
 };
 
-}  // namespace spillway::host
+}  // namespace spillway
