@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "intrinsics/exp2.h"
 #include "intrinsics/shared_memory.h"
 #include "kernels/attention_forward.h"
 #include "kernels/attention_tile.h"
@@ -73,10 +74,10 @@ __global__ void __launch_bounds__(BackwardShape<T, kColumns>::kThreads) backward
   const auto dy = matrix_of(static_cast<const T*>(op.dy), op.dims, head, vectors);
 
   gpu::AsyncCopies copies;
-  load_tile<Shape::kRows, kColumns>(copies, queries, packed_matrix(qkv, op.dims, head, vectors, 0), first_row);
-  load_tile<Shape::kRows, kColumns>(copies, dys, dy, first_row);
-  load_tile<Shape::kTile, kColumns>(copies, keys, k, 0);
-  load_tile<Shape::kTile, kColumns>(copies, values, v, 0);
+  load_tile<Shape::kThreads, Shape::kRows, kColumns>(copies, queries, packed_matrix(qkv, op.dims, head, vectors, 0), first_row);
+  load_tile<Shape::kThreads, Shape::kRows, kColumns>(copies, dys, dy, first_row);
+  load_tile<Shape::kThreads, Shape::kTile, kColumns>(copies, keys, k, 0);
+  load_tile<Shape::kThreads, Shape::kTile, kColumns>(copies, values, v, 0);
   copies.commit();
 
   const int warp_row = first_row + gpu::warp_index() * 16, offset = (warp_row - first_row) * Shape::kRowElements;
@@ -95,8 +96,8 @@ __global__ void __launch_bounds__(BackwardShape<T, kColumns>::kThreads) backward
   for (int tile = 0; tile < key_tiles; ++tile) {
     const int key = tile * Shape::kTile, next = (tile + 1) % 2 * Shape::kTileElements, current = tile % 2 * Shape::kTileElements;
     if (tile + 1 < key_tiles) {
-      load_tile<Shape::kTile, kColumns>(copies, keys + next, k, key + Shape::kTile);
-      load_tile<Shape::kTile, kColumns>(copies, values + next, v, key + Shape::kTile);
+      load_tile<Shape::kThreads, Shape::kTile, kColumns>(copies, keys + next, k, key + Shape::kTile);
+      load_tile<Shape::kThreads, Shape::kTile, kColumns>(copies, values + next, v, key + Shape::kTile);
     }
     copies.commit();
     copies.template wait<1>();
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(BackwardShape<T, kColumns>::kThreads) backward
       for (int n = 0; n < Shape::kTile / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const float p = exp2f(gpu::fma_rn(scores[0][n][e], scale * kLog2OfE, -log_sum_exp[e / 2]));
+          const float p = gpu::fast_exp2(gpu::fma_rn(scores[0][n][e], scale * kLog2OfE, -log_sum_exp[e / 2]));
           scores[0][n][e] = p * (dp[0][n][e] - product[e / 2]);
         }
       }
@@ -159,10 +160,10 @@ __global__ void __launch_bounds__(BackwardShape<T, kColumns>::kThreads) backward
 
   const int first_tile = first_row / Shape::kTile, query_tiles = tiles_of(time, Shape::kTile);
   gpu::AsyncCopies copies;
-  load_tile<Shape::kRows, kColumns>(copies, keys, packed_matrix(qkv, op.dims, head, vectors, 1), first_row);
-  load_tile<Shape::kRows, kColumns>(copies, values, packed_matrix(qkv, op.dims, head, vectors, 2), first_row);
-  load_tile<Shape::kTile, kColumns>(copies, queries + first_tile % 2 * Shape::kTileElements, q, first_tile * Shape::kTile);
-  load_tile<Shape::kTile, kColumns>(copies, dys + first_tile % 2 * Shape::kTileElements, dy, first_tile * Shape::kTile);
+  load_tile<Shape::kThreads, Shape::kRows, kColumns>(copies, keys, packed_matrix(qkv, op.dims, head, vectors, 1), first_row);
+  load_tile<Shape::kThreads, Shape::kRows, kColumns>(copies, values, packed_matrix(qkv, op.dims, head, vectors, 2), first_row);
+  load_tile<Shape::kThreads, Shape::kTile, kColumns>(copies, queries + first_tile % 2 * Shape::kTileElements, q, first_tile * Shape::kTile);
+  load_tile<Shape::kThreads, Shape::kTile, kColumns>(copies, dys + first_tile % 2 * Shape::kTileElements, dy, first_tile * Shape::kTile);
   copies.commit();
 
   const int warp_row = first_row + gpu::warp_index() * 16, offset = (warp_row - first_row) * Shape::kRowElements;
@@ -171,8 +172,8 @@ __global__ void __launch_bounds__(BackwardShape<T, kColumns>::kThreads) backward
   for (int tile = first_tile; tile < query_tiles; ++tile) {
     const int query = tile * Shape::kTile, next = (tile + 1) % 2 * Shape::kTileElements, current = tile % 2 * Shape::kTileElements;
     if (tile + 1 < query_tiles) {
-      load_tile<Shape::kTile, kColumns>(copies, queries + next, q, query + Shape::kTile);
-      load_tile<Shape::kTile, kColumns>(copies, dys + next, dy, query + Shape::kTile);
+      load_tile<Shape::kThreads, Shape::kTile, kColumns>(copies, queries + next, q, query + Shape::kTile);
+      load_tile<Shape::kThreads, Shape::kTile, kColumns>(copies, dys + next, dy, query + Shape::kTile);
     }
     copies.commit();
     copies.template wait<1>();
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(BackwardShape<T, kColumns>::kThreads) backward
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const bool future = own_row + e / 2 * 8 > own_column + n * 8 + e % 2;
-          p[0][n][e] = future ? 0.0f : exp2f(gpu::fma_rn(p[0][n][e], scale * kLog2OfE, -kLog2OfE * of_column[n][e % 2]));
+          p[0][n][e] = future ? 0.0f : gpu::fast_exp2(gpu::fma_rn(p[0][n][e], scale * kLog2OfE, -kLog2OfE * of_column[n][e % 2]));
         }
       }
       multiply<Shape::kRowElements>(dv, p, dys + current + out_column);

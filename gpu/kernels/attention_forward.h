@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "intrinsics/exp2.h"
 #include "intrinsics/shared_memory.h"
 #include "kernels/attention_tile.h"
 
@@ -73,13 +74,13 @@ __device__ void update_softmax(float (&scores)[kRowTiles][K][4], RowState<kRowTi
 #pragma unroll
       for (int n = 0; n < K; ++n) largest = fmaxf(largest, fmaxf(scores[r][n][2 * half], scores[r][n][2 * half + 1]));
       largest = fmaxf(state.largest[r][half], quad_max(largest) * scale);
-      const float correction = exp2f(state.largest[r][half] - largest);
+      const float correction = gpu::fast_exp2(state.largest[r][half] - largest);
       state.largest[r][half] = largest;
       float sum = state.sum[r][half] * correction;
 #pragma unroll
       for (int n = 0; n < K; ++n) {
 #pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) sum += scores[r][n][e] = exp2f(gpu::fma_rn(scores[r][n][e], scale, -largest));
+        for (int e = 2 * half; e < 2 * half + 2; ++e) sum += scores[r][n][e] = gpu::fast_exp2(gpu::fma_rn(scores[r][n][e], scale, -largest));
       }
       state.sum[r][half] = sum;
 #pragma unroll
@@ -123,9 +124,9 @@ __global__ void __launch_bounds__(ForwardShape<T, kColumns>::kThreads) forward_k
   const auto v = packed_matrix(qkv, op.dims, head, vectors, 2);
 
   gpu::AsyncCopies copies;
-  load_tile<Shape::kRows, kColumns>(copies, queries, q, first_row);
-  load_tile<Shape::kKeys, kColumns>(copies, keys, k, 0);
-  load_tile<Shape::kKeys, kColumns>(copies, values, v, 0);
+  load_tile<Shape::kThreads, Shape::kRows, kColumns>(copies, queries, q, first_row);
+  load_tile<Shape::kThreads, Shape::kKeys, kColumns>(copies, keys, k, 0);
+  load_tile<Shape::kThreads, Shape::kKeys, kColumns>(copies, values, v, 0);
   copies.commit();
 
   const int warp_row = first_row + gpu::warp_index() * Shape::kWarpRows;
@@ -143,8 +144,8 @@ __global__ void __launch_bounds__(ForwardShape<T, kColumns>::kThreads) forward_k
   for (int tile = 0; tile < key_tiles; ++tile) {
     const int key = tile * Shape::kKeys, next = (tile + 1) % 2 * Shape::kKeyElements, current = tile % 2 * Shape::kKeyElements;
     if (tile + 1 < key_tiles) {
-      load_tile<Shape::kKeys, kColumns>(copies, keys + next, k, key + Shape::kKeys);
-      load_tile<Shape::kKeys, kColumns>(copies, values + next, v, key + Shape::kKeys);
+      load_tile<Shape::kThreads, Shape::kKeys, kColumns>(copies, keys + next, k, key + Shape::kKeys);
+      load_tile<Shape::kThreads, Shape::kKeys, kColumns>(copies, values + next, v, key + Shape::kKeys);
     }
     copies.commit();
     copies.template wait<1>();

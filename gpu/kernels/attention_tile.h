@@ -63,10 +63,10 @@ __device__ Matrix<T> packed_matrix(T* array, const AttentionDims& dims, std::int
 
 // Starts to bring rows [first, first + kRows) to shared memory, kColumns of each; what the matrix does not have is zero.
 // Visible to the block after the copies' wait and a barrier.
-template <int kRows, int kColumns, class T>
+template <int kThreads, int kRows, int kColumns, class T>
 __device__ void load_tile(gpu::AsyncCopies& copies, T* shared, const Matrix<const T>& matrix, int first) {
   constexpr int kVectors = kColumns / kVector<T>;
-  for (int i = gpu::thread_in_block(); i < kRows * kVectors; i += gpu::threads_in_block()) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kVectors; i += kThreads) {
     const int row = i / kVectors, column = i % kVectors * kVector<T>;
     const bool has_row = first + row < matrix.rows;
     const T* from = matrix.row(first + row) + column;  // read only where it is the matrix's
