@@ -72,8 +72,8 @@ void attention_backward(cudaStream_t stream, const AttentionBackward& op) {
   with_columns(op.dims.head_size, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value;
     using Shape = attention::BackwardShape<T, kColumns>;
-    gpu::launch("attention_backward, queries", attention::backward_queries_kernel<T, kColumns>, launch_shape<Shape>(op.dims), stream, op,
-                row_products, vectors);
+    gpu::launch("attention_backward, queries", attention::backward_queries_kernel<T, kColumns>, launch_shape<Shape>(op.dims), stream,
+                op, row_products, vectors);
     gpu::launch("attention_backward, keys", attention::backward_keys_kernel<T, kColumns>,
                 launch_shape<Shape>(op.dims, kColumns / Shape::kOutColumns), stream, op, row_products, vectors);
   });

@@ -79,6 +79,41 @@ __device__ void load_tile(gpu::AsyncCopies& copies, T* shared, const Matrix<cons
   }
 }
 
+// Two matrices of which tiles of kRows rows come by, the next one while the block works on the present one.
+template <int kThreads, int kRows, int kColumns, class T>
+class TilePairs {
+ public:
+  static constexpr int kTileElements = kRows * kStride<T, kColumns>;
+  static constexpr int kElements = 4 * kTileElements;  // of shared memory
+
+  __device__ TilePairs(T* shared, const Matrix<const T>& first, const Matrix<const T>& second)
+      : shared_(shared), first_(first), second_(second) {}
+
+  __device__ void load(gpu::AsyncCopies& copies, int tile) {
+    load_tile<kThreads, kRows, kColumns>(copies, shared_ + tile % 2 * kTileElements, first_, tile * kRows);
+    load_tile<kThreads, kRows, kColumns>(copies, shared_ + (2 + tile % 2) * kTileElements, second_, tile * kRows);
+  }
+
+  // Waits until `tile`, started by an earlier load() and commit(), is there for the whole block; starts the next, unless
+  // that is `end`.
+  __device__ void advance(gpu::AsyncCopies& copies, int tile, int end) {
+    if (tile + 1 < end) load(copies, tile + 1);
+    copies.commit();
+    copies.template wait<1>();
+    __syncthreads();
+  }
+
+  // Before the next advance(), which loads into the tile that the block has worked on.
+  __device__ void release() { __syncthreads(); }
+
+  __device__ const T* first(int tile) const { return shared_ + tile % 2 * kTileElements; }
+  __device__ const T* second(int tile) const { return shared_ + (2 + tile % 2) * kTileElements; }
+
+ private:
+  T* shared_;
+  Matrix<const T> first_, second_;
+};
+
 // Rows of the warp's accumulator times `factor[row tile][0 for row g, 1 for row g + 8]` into the rows from `first` and the
 // columns from `first_column` of the matrix, as far as it has them.
 template <class T, int kRowTiles, int N>
