@@ -56,30 +56,65 @@ bool on_cuda() {
 
 Device& device_under_test() { return *under_test().device; }
 
+std::byte* OpMemory::reserve(std::int64_t bytes) {
+  const std::int64_t begin = used_ + kAlignment;
+  used_ = (begin + bytes + static_cast<std::int64_t>(GuardedBytes::kGuard) + kAlignment - 1) / kAlignment * kAlignment;
+  if (used_ > kArenaBytes) throw std::length_error("a test of a kernel uses more than the arena that op_device.cpp gives it");
+  return under_test().arena + begin;
+}
+
+void OpMemory::upload(GuardedBytes& array, std::byte* at) {
+  transfer(*under_test().stream, array.guarded(), at - GuardedBytes::kGuard, Direction::up);
+  placed_.push_back({&array, at});
+}
+
 std::byte* OpMemory::place(GuardedBytes& array) {
   for (const Placed& known : placed_)
     if (known.array == &array) return known.at;
-  std::byte* at = array.data();
   if (on_cuda()) {
-    const std::int64_t begin = used_ + kAlignment;
-    used_ = (begin + static_cast<std::int64_t>(array.span().size() + GuardedBytes::kGuard) + kAlignment - 1) / kAlignment * kAlignment;
-    if (used_ > kArenaBytes) throw std::length_error("a test of a kernel uses more than the arena that op_device.cpp gives it");
-    at = under_test().arena + begin;
-    transfer(*under_test().stream, array.guarded(), at - GuardedBytes::kGuard, Direction::up);
+    upload(array, reserve(static_cast<std::int64_t>(array.span().size())));
+  } else {
+    placed_.push_back({&array, array.data()});
   }
-  placed_.push_back({&array, at});
-  return at;
+  return placed_.back().at;
+}
+
+// On a CUDA device too large to be carried there and back: only its guards are.
+std::span<std::byte> OpMemory::scratch_in_arena(std::int64_t bytes) {
+  constexpr auto kGuard = static_cast<std::int64_t>(GuardedBytes::kGuard);
+  std::byte *const first = reserve(kAlignment + bytes + kGuard), *const at = first + kAlignment;
+  Stream& stream = *under_test().stream;
+  std::memset(under_test().staging, 0xff, static_cast<std::size_t>(std::min(bytes, kStagingBytes)));  // NaN
+  for (std::int64_t done = 0; done < bytes; done += kStagingBytes)
+    stream.copy(at + done, under_test().staging, std::min(bytes - done, kStagingBytes));
+  stream.synchronize();
+  upload(scratch_.emplace_back(0), at - kGuard);
+  upload(scratch_.emplace_back(0), at + bytes + kGuard);
+  return {at, static_cast<std::size_t>(bytes)};
 }
 
 std::span<std::byte> OpMemory::scratch(std::int64_t bytes) {
+  if (on_cuda()) return scratch_in_arena(bytes);
   GuardedBytes& memory = scratch_.emplace_back(static_cast<std::size_t>(bytes));
-  return {place(memory), static_cast<std::size_t>(bytes)};
+  return {place(memory), memory.span().size()};
 }
 
 void OpMemory::finish(Stream& stream) {
+  const auto is_scratch = [this](const GuardedBytes& array) {
+    return std::ranges::any_of(scratch_, [&](const GuardedBytes& memory) { return &memory == &array; });
+  };
   for (std::size_t i = 0; i < placed_.size(); ++i) {
     GuardedBytes& array = *placed_[i].array;
-    if (on_cuda()) transfer(stream, array.guarded(), placed_[i].at - GuardedBytes::kGuard, Direction::down);
+    if (on_cuda()) {
+      const std::span<std::byte> all = array.guarded();
+      std::byte* const at = placed_[i].at - GuardedBytes::kGuard;
+      if (is_scratch(array)) {  // large, and nobody looks at what is left in it
+        transfer(stream, all.first(GuardedBytes::kGuard), at, Direction::down);
+        transfer(stream, all.last(GuardedBytes::kGuard), at + all.size() - GuardedBytes::kGuard, Direction::down);
+      } else {
+        transfer(stream, all, at, Direction::down);
+      }
+    }
     EXPECT_TRUE(array.guards_intact()) << "something was written beside array " << i << " of the run (" << array.span().size() << " bytes)";
   }
 }
