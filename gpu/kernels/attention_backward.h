@@ -56,8 +56,8 @@ __device__ float row_product(const Matrix<const T>& dy, const Matrix<const T>& y
 
 // Scores of rows become the gradient of the scores, up to the scale: p (dp - product), statistics being of rows g and g + 8.
 template <int N>
-__device__ void score_gradients(float (&scores)[1][N][4], const float (&dp)[1][N][4], const float (&log_sum_exp)[2], const float (&product)[2],
-                                float scale) {
+__device__ void score_gradients(float (&scores)[1][N][4], const float (&dp)[1][N][4], const float (&log_sum_exp)[2],
+                                const float (&product)[2], float scale) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
 #pragma unroll

@@ -81,7 +81,8 @@ __device__ inline float quad_sum(float value) {
 
 // Scores become e^(score - largest); what the rows have summed so far, y included, is rescaled to the new largest.
 template <int kRowTiles, int K, int N>
-__device__ void update_softmax(float (&scores)[kRowTiles][K][4], RowState<kRowTiles>& state, float (&y)[kRowTiles][N][4], float scale) {
+__device__ void update_softmax(float (&scores)[kRowTiles][K][4], RowState<kRowTiles>& state, float (&y)[kRowTiles][N][4],
+                               float scale) {
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
@@ -96,7 +97,9 @@ __device__ void update_softmax(float (&scores)[kRowTiles][K][4], RowState<kRowTi
 #pragma unroll
       for (int n = 0; n < K; ++n) {
 #pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) sum += scores[r][n][e] = gpu::fast_exp2(gpu::fma_rn(scores[r][n][e], scale, -largest));
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          sum += scores[r][n][e] = gpu::fast_exp2(gpu::fma_rn(scores[r][n][e], scale, -largest));
+        }
       }
       state.sum[r][half] = sum;
 #pragma unroll
@@ -110,8 +113,8 @@ __device__ void update_softmax(float (&scores)[kRowTiles][K][4], RowState<kRowTi
 
 // Divides by the sums, and leaves the log-sum-exp.
 template <int kRowTiles, int N, class T>
-__device__ void finish_rows(const float (&y)[kRowTiles][N][4], const RowState<kRowTiles>& state, const Matrix<T>& out, float* log_sum_exp,
-                            int first) {
+__device__ void finish_rows(const float (&y)[kRowTiles][N][4], const RowState<kRowTiles>& state, const Matrix<T>& out,
+                            float* log_sum_exp, int first) {
   float factor[kRowTiles][2];
 #pragma unroll
   for (int half = 0; half < 2 * kRowTiles; ++half) {
@@ -130,7 +133,8 @@ __global__ void __launch_bounds__(ForwardShape<T, kColumns>::kThreads) forward_k
   const int time = static_cast<int>(op.dims.time);
   const auto [head, first_row] = last_tile_first(time, Shape::kRows);
   const T* qkv = static_cast<const T*>(op.qkv);
-  typename Shape::KeysAndValues keys_and_values(queries + Shape::kRows * Shape::kStride, packed_matrix(qkv, op.dims, head, vectors, 1),
+  typename Shape::KeysAndValues keys_and_values(queries + Shape::kRows * Shape::kStride,
+                                                packed_matrix(qkv, op.dims, head, vectors, 1),
                                                 packed_matrix(qkv, op.dims, head, vectors, 2));
   gpu::AsyncCopies copies;
   load_tile<Shape::kThreads, Shape::kRows, kColumns>(copies, queries, packed_matrix(qkv, op.dims, head, vectors, 0), first_row);

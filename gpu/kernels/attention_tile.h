@@ -51,7 +51,8 @@ struct Matrix {
 
 // The matrices of head `index` of (B, T, heads, head_size), and of the `which`th of (B, T, 3, heads, head_size).
 template <class T>
-__device__ Matrix<T> matrix_of(T* array, const AttentionDims& dims, std::int64_t index, bool vectors, int of_row = 1, int which = 0) {
+__device__ Matrix<T> matrix_of(T* array, const AttentionDims& dims, std::int64_t index, bool vectors, int of_row = 1,
+                               int which = 0) {
   const std::int64_t channels = dims.heads * dims.head_size, stride = of_row * channels;
   const std::int64_t offset = index / dims.heads * dims.time * stride + which * channels + index % dims.heads * dims.head_size;
   return {array + offset, stride, static_cast<int>(dims.time), static_cast<int>(dims.head_size), vectors};
@@ -117,8 +118,8 @@ class TilePairs {
 // Rows of the warp's accumulator times `factor[row tile][0 for row g, 1 for row g + 8]` into the rows from `first` and the
 // columns from `first_column` of the matrix, as far as it has them.
 template <class T, int kRowTiles, int N>
-__device__ void store_tile(const float (&c)[kRowTiles][N][4], const float (&factor)[kRowTiles][2], const Matrix<T>& matrix, int first,
-                           int first_column) {
+__device__ void store_tile(const float (&c)[kRowTiles][N][4], const float (&factor)[kRowTiles][2], const Matrix<T>& matrix,
+                           int first, int first_column) {
   const int g = gpu::lane_index() / 4, t = gpu::lane_index() % 4;
 #pragma unroll
   for (int half = 0; half < 2 * kRowTiles; ++half) {
