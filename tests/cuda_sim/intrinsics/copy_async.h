@@ -23,7 +23,9 @@ class AsyncCopies {
 
   void copy_16(void* shared, const void* global, bool wanted) {
     const auto misaligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kBytes != 0; };
-    if (misaligned(shared) || (wanted && misaligned(global))) refuse("an asynchronous copy of 16 bytes at an address that is no multiple of 16");
+    if (misaligned(shared) || (wanted && misaligned(global))) {
+      refuse("an asynchronous copy of 16 bytes at an address that is no multiple of 16");
+    }
     std::memset(shared, 0xff, kBytes);
     copies_.push_back({shared, wanted ? global : nullptr, groups_});
   }
