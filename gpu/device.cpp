@@ -8,6 +8,7 @@
 #include "gpu/check.h"
 #include "gpu/device_account.h"
 #include "gpu/device_info.h"
+#include "gpu/kernel_list.h"
 #include "gpu/ops.h"
 #include "gpu/pinned_arena.h"
 #include "gpu/stream.h"
@@ -26,7 +27,9 @@ using DeviceMemory = Handle<void*, cudaFree>;
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int index) : context_(index), own_stream_(context_, "device", Priority::normal), account_(pci_address(index)) {}
+  explicit CudaDevice(int index) : context_(index), own_stream_(context_, "device", Priority::normal), account_(pci_address(index)) {
+    load_kernels();
+  }
   ~CudaDevice() override { context_.enter_to_release(); }
 
   std::string_view name() const override { return context_.name; }
