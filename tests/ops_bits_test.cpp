@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -78,12 +79,26 @@ std::string name(std::string_view what, std::int64_t n, std::int64_t first) {
 
 TEST(BitByBit, Accumulate) {
   for (const std::int64_t first : kFirst)
-    for (const std::int64_t n : {0, 1, 31, 33, 4097, first == 0 ? 1'100'001 : 300'001}) {  // the last: more than a launch takes at once
+    for (const std::int64_t n : kSizes) {
       GuardedArray<float> sum(values_of_every_kind(first + n, 1)), gradient(values_of_every_kind(first + n, 2)), expected(sum.values());
       accumulate_on_host(expected.data() + first, gradient.data() + first, n);
       run_ops<float>([&](Ops& ops, Stream& s, OpMemory& on) { ops.accumulate(s, on(sum) + first, on(gradient) + first, n); });
       expect_same(sum, expected, name("sum", n, first));
     }
+}
+
+// On a CUDA device a launch has so many threads and no more: here they have to take turns, in vectors and one by one.
+TEST(BitByBit, AccumulateMoreThanALaunchTakesAtOnce) {
+  for (const auto& [first, n] : {std::pair<std::int64_t, std::int64_t>{0, 4'400'001}, {1, 1'100'001}}) {
+    GuardedArray<float> sum(first + n), gradient(first + n);
+    for (std::int64_t i = 0; i < first + n; ++i) {
+      sum[i] = static_cast<float>(i % 8191);
+      gradient[i] = static_cast<float>(i % 127) * 0.25f;
+    }
+    run_ops<float>([&](Ops& ops, Stream& s, OpMemory& on) { ops.accumulate(s, on(sum) + first, on(gradient) + first, n); });
+    for (std::int64_t i = 0; i < first + n; ++i)
+      ASSERT_EQ(sum[i], static_cast<float>(i % 8191) + (i < first ? 0.0f : static_cast<float>(i % 127) * 0.25f)) << i << " of " << n;
+  }
 }
 
 struct FinalizeCase {

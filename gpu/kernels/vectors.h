@@ -76,9 +76,10 @@ __device__ inline void store(const float (&values)[width], T* to, std::int64_t c
 // Element-wise kernels: a thread takes every gridDim * blockDim-th vector of [0, n).
 inline constexpr int kElementThreads = 256;
 
-// At most as many blocks as an H200 holds at once, 8 on each of 132 multiprocessors; beyond, threads loop.
+// At most four times as many blocks as an H200 holds at once, 8 on each of 132 multiprocessors, so that the last of them
+// to run are few beside all; beyond, threads loop.
 inline LaunchShape element_shape(std::int64_t n, int width) {
-  constexpr std::int64_t kMaxBlocks = 8 * 132;
+  constexpr std::int64_t kMaxBlocks = 4 * 8 * 132;
   const std::int64_t blocks = std::min(kMaxBlocks, divide_up(n, std::int64_t{kElementThreads} * width));
   return {dim3(static_cast<unsigned>(blocks)), dim3(kElementThreads)};
 }
