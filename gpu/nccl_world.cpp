@@ -67,7 +67,8 @@ ncclUniqueId agree(Communicator& control, const Introduction& mine) {
 
 class NcclWorld final : public World {
  public:
-  NcclWorld(World& world, Device& device) : world_(world), index_(context_of(device).index), control_(world.communicator()), watch_(world) {
+  NcclWorld(World& world, Device& device, double timeout_s)
+      : world_(world), index_(context_of(device).index), control_(world.communicator()), watch_(world, timeout_s) {
     context_of(device).enter();
     if (world.size() == 1) return;
     const ncclUniqueId id = agree(*control_, introduce(world, index_));
@@ -100,8 +101,8 @@ class NcclWorld final : public World {
 
 }  // namespace
 
-std::unique_ptr<World> make_nccl_world(World& control, Device& device, const WorldOptions&) {
-  return std::make_unique<NcclWorld>(control, device);
+std::unique_ptr<World> make_nccl_world(World& control, Device& device, const WorldOptions& options) {
+  return std::make_unique<NcclWorld>(control, device, options.timeout_s);
 }
 
 }  // namespace spillway::cuda
