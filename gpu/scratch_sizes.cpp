@@ -1,6 +1,9 @@
 #include "gpu/scratch_sizes.h"
 
 #include <algorithm>
+#include <string>
+
+#include "spillway/error.h"
 
 namespace spillway {
 
@@ -10,8 +13,11 @@ namespace {
 
 constexpr std::int64_t kLine = 256;  // bytes; cudaMalloc's alignment, which vector loads rely on
 
-// Partial sums of a column, one for each so many rows.
-constexpr std::int64_t kRowsPerPartial = 64;
+// The f32 sums of a linear map whose epilogue is a kernel of its own take at most this much, or one row.
+constexpr std::int64_t kChunkSums = std::int64_t{16} << 20;  // elements, 64 MiB
+
+// Elements between rows of logits are a multiple of this: 128 bytes of a 16-bit dtype.
+constexpr std::int64_t kRowMultiple = 64;
 
 // LayerNorm's blocks of rows: enough for 32 warps of 256 channels on each of 132 multiprocessors, which an H200 has, and
 // enough rows for a block's partial sums to be few beside what it reads.
@@ -26,6 +32,13 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b
 constexpr std::int64_t lines(std::int64_t bytes) { return divide_up(bytes, kLine) * kLine; }
 constexpr std::int64_t partials(std::int64_t rows) { return divide_up(rows, kRowsPerPartial); }
 
+void check_head_size(const AttentionDims& dims) {
+  if (dims.head_size <= kMaxHeadSize) return;
+  throw DeviceError("[cuda] attention on " + std::to_string(dims.heads) + " heads of " + std::to_string(dims.head_size) +
+                    " channels: a head may have at most " + std::to_string(kMaxHeadSize) +
+                    "; give the model more heads, or train it on the host device (--device host)");
+}
+
 }  // namespace
 
 std::int64_t layernorm_partials(std::int64_t rows, std::int64_t channels) {
@@ -38,20 +51,27 @@ std::int64_t layernorm_backward_scratch_bytes(DType, std::int64_t rows, std::int
   return lines(2 * layernorm_partials(rows, channels) * channels * size_of(DType::f32));
 }
 
-std::int64_t attention_forward_scratch_bytes(DType, const AttentionDims&) { return 0; }
+std::int64_t attention_forward_scratch_bytes(DType, const AttentionDims& dims) {
+  check_head_size(dims);
+  return 0;
+}
 
+// The row sums of dy * y.
 std::int64_t attention_backward_scratch_bytes(DType, const AttentionDims& dims) {
+  check_head_size(dims);
   return lines(dims.batch * dims.heads * dims.time * size_of(DType::f32));
 }
 
 std::int64_t column_sum_scratch_bytes(std::int64_t rows, std::int64_t n) { return lines(partials(rows) * n * size_of(DType::f32)); }
 
+std::int64_t linear_chunk_rows(const MatmulDims& dims) { return std::clamp<std::int64_t>(kChunkSums / dims.n, 1, dims.m); }
+
 std::int64_t linear_forward_scratch_bytes(DType, const MatmulDims& dims) {
-  return kGemmWorkspaceBytes + lines(dims.m * dims.n * size_of(DType::f32));
+  return kGemmWorkspaceBytes + lines(linear_chunk_rows(dims) * dims.n * size_of(DType::f32));
 }
 
 std::int64_t linear_backward_scratch_bytes(DType, const MatmulDims& dims) {
-  return kGemmWorkspaceBytes + std::max(column_sum_scratch_bytes(dims.m, dims.n), lines(dims.m * dims.k * size_of(DType::f32)));
+  return kGemmWorkspaceBytes + column_sum_scratch_bytes(dims.m, dims.n);
 }
 
 std::int64_t loss_head_chunk_rows(const LossHeadDims& dims) {
@@ -59,11 +79,21 @@ std::int64_t loss_head_chunk_rows(const LossHeadDims& dims) {
   return std::min(dims.rows, std::clamp(fitting, kMinChunkRows, kMaxChunkRows));
 }
 
-std::int64_t loss_head_scratch_bytes(DType dtype, const LossHeadDims& dims) {
-  const std::int64_t rows = loss_head_chunk_rows(dims), logits = rows * dims.vocabulary;
-  return kGemmWorkspaceBytes + lines(dims.rows * std::int64_t{sizeof(double)}) + lines(logits * size_of(DType::f32)) +
-         lines(logits * size_of(dtype));
+std::int64_t loss_head_row_stride(const LossHeadDims& dims) {
+  return (dims.vocabulary + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
 }
+
+LossHeadScratch loss_head_scratch(DType dtype, const LossHeadDims& dims) {
+  const std::int64_t logits = loss_head_chunk_rows(dims) * loss_head_row_stride(dims);
+  LossHeadScratch at;
+  at.losses = kGemmWorkspaceBytes;
+  at.logits = at.losses + lines(dims.rows * std::int64_t{sizeof(double)});
+  at.dlogits = at.logits + lines(logits * size_of(DType::f32));
+  at.bytes = at.dlogits + lines(logits * size_of(dtype));
+  return at;
+}
+
+std::int64_t loss_head_scratch_bytes(DType dtype, const LossHeadDims& dims) { return loss_head_scratch(dtype, dims).bytes; }
 
 }  // namespace cuda
 

@@ -41,13 +41,12 @@ void attention_backward(cudaStream_t stream, const AttentionBackward& op);
 
 // linear.cu: what surrounds the products of linear maps, where cuBLASLt has no epilogue for it.
 
-// y = product + bias (+ residual), in f32 before rounding; gelu = GELU(y as stored). Null pointers: not wanted.
+// y = product + bias (+ residual), in f32 before rounding.
 struct LinearEpilogue {
   const float* product;  // (rows, n) f32
-  const void* bias;      // (n) T or nullptr
+  const void* bias;      // (n) T
   const void* residual;  // (rows, n) T or nullptr; may alias y
   void* y;               // (rows, n) T
-  void* gelu;            // (rows, n) T or nullptr
   std::int64_t rows, n;
 };
 template <class T>
@@ -59,12 +58,13 @@ void column_sum(cudaStream_t stream, const void* dy, float* dbias, std::int64_t 
 
 // loss_head.cu: cross-entropy of a chunk of rows whose logits are at hand.
 struct CrossEntropyChunk {
-  const float* logits;          // (rows, vocabulary) f32
+  const float* logits;          // (rows, vocabulary) f32, rows `stride` elements apart; 16-byte aligned
   const std::int32_t* targets;  // (rows); negative: no loss, no gradient
   float gradient_scale;
   double* losses;               // (rows) f64
-  void* dlogits;                // (rows, vocabulary) T: gradient_scale * (softmax - one-hot), or nullptr
+  void* dlogits;                // (rows, vocabulary) T: gradient_scale * (softmax - one-hot), or nullptr; placed as logits
   std::int64_t rows, vocabulary;
+  std::int64_t stride;          // a multiple of 4; what lies behind a row up to there is nobody else's
 };
 template <class T>
 void cross_entropy(cudaStream_t stream, const CrossEntropyChunk& op);
