@@ -6,6 +6,8 @@
 
 #include "base/text.h"
 #include "gpu/check.h"
+#include "gpu/device_account.h"
+#include "gpu/device_info.h"
 #include "gpu/ops.h"
 #include "gpu/pinned_arena.h"
 #include "gpu/stream.h"
@@ -24,7 +26,7 @@ using DeviceMemory = Handle<void*, cudaFree>;
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int index) : context_(index), own_stream_(context_, "device", Priority::normal) {}
+  explicit CudaDevice(int index) : context_(index), own_stream_(context_, "device", Priority::normal), account_(pci_address(index)) {}
   ~CudaDevice() override { context_.enter_to_release(); }
 
   std::string_view name() const override { return context_.name; }
@@ -35,12 +37,14 @@ class CudaDevice final : public Device {
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(context_); }
   std::unique_ptr<Ops> make_ops(DType dtype) override;
   std::int64_t now_ns() const override { return monotonic_ns(); }
+  std::optional<DeviceUse> use() const override { return account_.use(); }
 
   Context& context() { return context_; }
 
  private:
   mutable Context context_;
   CudaStream own_stream_;
+  const DeviceAccount account_;
   std::list<PinnedArena> pinned_;
   std::list<DeviceMemory> arenas_;
 };

@@ -16,14 +16,6 @@ namespace {
 constexpr std::int64_t kLinkBytes = std::int64_t{64} << 20;  // long enough that starting a copy does not count
 constexpr int kRepetitions = 4;
 
-std::string pci_address(int index) {
-  std::array<char, 32> text{};
-  check(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), index), "ask for the PCI address of device " + std::to_string(index));
-  std::string address = text.data();
-  std::transform(address.begin(), address.end(), address.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return address;
-}
-
 int numa_node(const std::string& address) {
   int node = -1;
   std::ifstream("/sys/bus/pci/devices/" + address + "/numa_node") >> node;
@@ -97,6 +89,14 @@ void describe(int index, int count, CudaDeviceInfo& info) {
 }
 
 }  // namespace
+
+std::string pci_address(int index) {
+  std::array<char, 32> text{};
+  check(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), index), "ask for the PCI address of device " + std::to_string(index));
+  std::string address = text.data();
+  std::transform(address.begin(), address.end(), address.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return address;
+}
 
 std::string why_no_device() {
   int count = 0;

@@ -13,6 +13,9 @@ std::string why_no_device();
 
 int device_count();
 
+// "0000:17:00.0". Throws DeviceError.
+std::string pci_address(int index);
+
 // Every device, its link measured; what keeps one from being used is in its entry.
 std::vector<CudaDeviceInfo> devices();
 

@@ -10,7 +10,6 @@ namespace spillway::cuda {
 
 namespace {
 
-constexpr double kOldBase_ms = 8'000.0;
 constexpr int kMeasurements = 8;
 // A base that has not finished by then is waited for asleep: its time will be less exact.
 constexpr std::int64_t kLongestPoll_ns = 1'000'000;
@@ -42,7 +41,7 @@ EventHandle make_timed_event() {
   return EventHandle(event);
 }
 
-EventClock::EventClock() {
+EventClock::EventClock(double old_base_ms) : old_base_ms_(old_base_ms) {
   cudaStream_t stream = nullptr;
   int lowest = 0, highest = 0;
   check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "ask for the priorities of streams");
@@ -76,7 +75,7 @@ std::int64_t EventClock::time_ns(cudaEvent_t event, std::int64_t recorded_ns) {
   const Base& base = recorded_ns >= last_.ns || before_.event.get() == nullptr ? last_ : before_;
   const double elapsed_ms = milliseconds(base.event.get(), event);
   const std::int64_t time = base.ns + std::llround(elapsed_ms * 1e6);
-  if (&base == &last_ && elapsed_ms > kOldBase_ms) {
+  if (&base == &last_ && elapsed_ms > old_base_ms_) {
     Base next = measure_base();
     before_ = std::exchange(last_, std::move(next));
   }

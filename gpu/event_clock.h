@@ -26,8 +26,11 @@ EventHandle make_timed_event();
 
 class EventClock {
  public:
+  // A base older than this makes place for a new one.
+  static constexpr double kOldBase_ms = 8'000.0;
+
   // Of the calling thread's device.
-  EventClock();
+  explicit EventClock(double old_base_ms = kOldBase_ms);
 
   // When `event` finished, which it has; it was recorded at `recorded_ns` by the host's clock. Thread-safe. Blocks for
   // the moment that a new base takes. Throws DeviceError.
@@ -41,6 +44,7 @@ class EventClock {
 
   Base measure_base();
 
+  const double old_base_ms_;
   std::mutex mutex_;
   StreamHandle stream_;  // its own, so that a base does not wait for work
   Base before_, last_;   // events recorded before the last base are counted from the one before it

@@ -14,7 +14,7 @@
 namespace spillway::cuda {
 
 // Grows with every change of this table: a module of another build is refused, not crashed into.
-inline constexpr int kModuleVersion = 1;
+inline constexpr int kModuleVersion = 2;
 
 struct Module {
   int version;

@@ -1,7 +1,6 @@
 #include "gpu/pinned_arena.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include "base/text.h"
@@ -10,22 +9,14 @@
 
 namespace spillway::cuda {
 
-namespace {
-
-// Some drivers and virtual machines bound what one registration may be, but not their sum. Copies across a border are cut
-// there, so pieces are as large as can be.
-constexpr std::array<std::int64_t, 3> kPieceBytes = {std::int64_t{1} << 50, std::int64_t{32} << 30, std::int64_t{1} << 30};
-
-}  // namespace
-
-PinnedArena::PinnedArena(Context& context, std::int64_t bytes) : context_(context), mapping_("pinned arena", bytes, Pin::no) {
+PinnedArena::PinnedArena(Context& context, std::int64_t bytes, std::span<const std::int64_t> piece_bytes)
+    : context_(context), mapping_("pinned arena", bytes, Pin::no) {
   context_.enter();
   cudaError_t error = cudaSuccess;
-  for (const std::int64_t piece_bytes : kPieceBytes) {
-    error = register_in_pieces(bytes, piece_bytes);
+  for (const std::int64_t size : piece_bytes) {
+    error = register_in_pieces(bytes, size);
     if (error == cudaSuccess) break;
     unregister();
-    if (piece_bytes > bytes && bytes <= kPieceBytes.back()) break;  // nothing to cut
   }
   if (error != cudaSuccess) {
     throw MemoryError("[" + context_.name + "] register " + human_bytes(bytes) + " of host memory for the pinned arena: " + cudaGetErrorString(error) +

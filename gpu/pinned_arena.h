@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/arena.h"
@@ -12,9 +13,13 @@ namespace spillway::cuda {
 
 class PinnedArena {
  public:
-  // Enters the memory into the Context's memory map. Throws MemoryError: memory that CUDA refuses to register is not
-  // quietly used as it is.
-  PinnedArena(Context& context, std::int64_t bytes);
+  // Some drivers and virtual machines bound what one registration may be, but not their sum. Copies across a border are
+  // cut there, so pieces are as large as can be.
+  static constexpr std::int64_t kPieceBytes[] = {std::int64_t{1} << 50, std::int64_t{32} << 30, std::int64_t{1} << 30};
+
+  // Registers the memory in pieces of the first size that CUDA takes, and enters them into the Context's memory map. Throws
+  // MemoryError: memory that CUDA refuses to register is not quietly used as it is.
+  PinnedArena(Context& context, std::int64_t bytes, std::span<const std::int64_t> piece_bytes = kPieceBytes);
   ~PinnedArena();
   PinnedArena(const PinnedArena&) = delete;
   PinnedArena& operator=(const PinnedArena&) = delete;

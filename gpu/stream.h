@@ -9,6 +9,7 @@
 #include "gpu/context.h"
 #include "gpu/event.h"
 #include "gpu/host_calls.h"
+#include "gpu/trace.h"
 #include "spillway/device.h"
 
 namespace spillway::cuda {
@@ -27,6 +28,8 @@ class CudaStream final : public Stream {
   void record(Event& event) override;
   void wait(Event& event) override;
   void synchronize() override;
+  void begin_range(std::string_view operation, std::string_view object) override { push_range(operation, object); }
+  void end_range() override { pop_range(); }
 
   // For kernels and libraries. Makes the device current; throws its failure if it had one.
   cudaStream_t handle() const {

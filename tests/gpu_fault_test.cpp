@@ -139,29 +139,27 @@ TEST_F(GpuFault, TheHostWaitsForEventsAloneAndOnlyWhereItIsAsked) {
   EXPECT_EQ(cuda_sim::statistics().synchronisations(), 1);
 }
 
-TEST_F(GpuFault, DescribesEveryDeviceAndItsLink) {
-  const std::vector<CudaDeviceInfo> devices = cuda_devices();
-  ASSERT_EQ(devices.size(), 1u);
-  const CudaDeviceInfo& info = devices[0];
-  EXPECT_EQ(info.error, "");
-  EXPECT_EQ(info.name, "Simulated GPU 0");
-  EXPECT_EQ(info.compute_major, 9);
-  EXPECT_EQ(info.pci_address, "0000:01:00.0");
-  EXPECT_EQ(info.driver_version, 13000);
-  EXPECT_EQ(info.total_bytes, std::int64_t{1} << 30);
-  EXPECT_LE(info.free_bytes, info.total_bytes);
-  EXPECT_TRUE(info.peers.empty());
-  EXPECT_GT(info.h2d_bytes_per_s, 0.0);
-  EXPECT_GT(info.d2h_bytes_per_s, 0.0);
-  EXPECT_GT(info.both_ways_bytes_per_s, 0.0);
-}
-
-TEST_F(GpuFault, ADeviceThatCannotBeUsedSaysWhyAndIsListed) {
-  set([](auto& s) { s.refuse_pinning = true; });
-  const std::vector<CudaDeviceInfo> devices = cuda_devices();
-  ASSERT_EQ(devices.size(), 1u);
-  EXPECT_EQ(devices[0].name, "Simulated GPU 0");
-  EXPECT_THAT(devices[0].error, HasSubstr("register"));
+// The last one: what a failed device holds it gives back no more.
+TEST_F(GpuFault, AFaultOfAKernelIsThrownAtTheNextWaitAndEverAfter) {
+  const auto d = make_cuda_device(0);
+  const auto stream = d->make_stream("compute"), other = d->make_stream("h2d");
+  const auto event = d->make_event();
+  const auto ops = d->make_ops(DType::f32);
+  std::byte *const arena = d->allocate_arena(8192), *const pinned = d->allocate_pinned(4096);
+  auto* const values = reinterpret_cast<float*>(arena);
+  set([](auto& s) { s.fail_launch = 1; });
+  const std::string first = error_of<DeviceError>([&] {
+    ops->accumulate(*stream, values, values + 1024, 1024);
+    stream->record(*event);
+    event->synchronize();
+  });
+  EXPECT_THAT(first, AllOf(HasSubstr("[cuda]"), HasSubstr("cuda:0"), HasSubstr("compute-sanitizer")));
+  EXPECT_EQ(error_of<DeviceError>([&] { stream->synchronize(); }), first);
+  EXPECT_EQ(error_of<DeviceError>([&] { event->synchronize(); }), first);
+  EXPECT_EQ(error_of<DeviceError>([&] { other->copy(arena, pinned, 16); }), first);
+  EXPECT_EQ(error_of<DeviceError>([&] { other->call([] {}); }), first);
+  EXPECT_EQ(error_of<DeviceError>([&] { ops->accumulate(*other, values, values + 1024, 1024); }), first);
+  EXPECT_EQ(error_of<DeviceError>([&] { d->allocate_arena(4096); }), first);
 }
 
 }  // namespace

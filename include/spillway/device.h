@@ -78,6 +78,29 @@ class Stream {
 
   // Blocks until all work enqueued so far has finished; throws the first error of that work.
   virtual void synchronize() = 0;
+
+  // What is enqueued between the two is shown under "operation object" by a profiler of the device that is watching; else
+  // nothing happens. Called by the thread that enqueues. See NamedRange.
+  virtual void begin_range(std::string_view /*operation*/, std::string_view /*object*/) {}
+  virtual void end_range() {}
+};
+
+// A range of a stream for the time it lives.
+class NamedRange {
+ public:
+  NamedRange(Stream& stream, std::string_view operation, std::string_view object) : stream_(stream) { stream_.begin_range(operation, object); }
+  ~NamedRange() { stream_.end_range(); }
+  NamedRange(const NamedRange&) = delete;
+  NamedRange& operator=(const NamedRange&) = delete;
+
+ private:
+  Stream& stream_;
+};
+
+// How busy a device is, by its driver's own account.
+struct DeviceUse {
+  double utilization = 0.0;      // part of the driver's last sample period (up to a second) in which a kernel ran, 0 to 1
+  std::int64_t used_bytes = 0;   // of its memory, by all processes and the driver
 };
 
 // One device and its memory. Created by make_host_device() or make_cuda_device().
@@ -107,6 +130,10 @@ class Device {
 
   // Monotonic clock shared with Event::time_ns().
   virtual std::int64_t now_ns() const = 0;
+
+  // Nothing where nobody keeps the account: the host device, a machine without NVML. Takes some microseconds to a
+  // millisecond. Thread-safe.
+  virtual std::optional<DeviceUse> use() const { return std::nullopt; }
 };
 
 struct HostDeviceOptions {

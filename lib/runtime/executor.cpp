@@ -288,7 +288,10 @@ void Executor::Impl::play_stream(Lane lane, const Order& order, Stream& stream, 
     wait_on_stream(lanes, task, order.run, stream);
     chaos.pause();
     stream.record(*lanes.begin_events[p][i]);
-    actions_.enqueue(task, stream);
+    {
+      const NamedRange range(stream, name_of(task.kind), task.layer < 0 ? "" : plan_.layers[static_cast<std::size_t>(task.layer)].name);
+      actions_.enqueue(task, stream);
+    }
     stream.record(*lanes.end_events[p][i]);
     lanes.issued[i].reach(order.run);
   }

@@ -62,7 +62,8 @@ cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned) {
     State& s = state();
     const StateLock lock(s.lock);
     ++s.statistics.allocations;
-    if (s.settings.refuse_pinning) return cudaErrorMemoryAllocation;
+    const std::int64_t largest = s.settings.largest_pinning;
+    if (s.settings.refuse_pinning || (largest >= 0 && static_cast<std::int64_t>(bytes) > largest)) return cudaErrorMemoryAllocation;
     return pin(p, bytes) ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
   });
 }

@@ -38,6 +38,7 @@ struct Settings {
   std::int64_t fail_allocation_after = -1;  // cudaMalloc that would pass so many bytes fails, whatever cudaMemGetInfo says; -1: never
   std::int64_t fail_launch = 0;             // the so many-th launch from now faults on the device (1: the next); 0: none
   bool refuse_pinning = false;              // cudaHostRegister and cudaHostAlloc fail
+  std::int64_t largest_pinning = -1;        // cudaHostRegister of more bytes than this fails; -1: of any number works
 };
 
 inline constexpr int kMaxDevices = 8;
