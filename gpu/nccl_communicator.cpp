@@ -39,19 +39,20 @@ using MemoryOwner = Handle<void*, cudaFree>;
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> control, std::unique_ptr<NcclLink> link, NcclWatch& watch)
-    : control_(std::move(control)), link_(std::move(link)), watch_(watch) {
-  if (link_) connect(watch);
+NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> control, std::unique_ptr<NcclLink> link, NcclWatch& watch, int device)
+    : control_(std::move(control)), link_(std::move(link)), watch_(watch), device_(device) {
+  if (link_) connect();
 }
 
 // NCCL makes connections when they are first used: each kind of collective is used once, on a stream and memory of its own.
-void NcclCommunicator::connect(NcclWatch& watch) {
+void NcclCommunicator::connect() {
   constexpr std::int64_t kBytes = 256;
   std::vector<Part> parts, others;
   for (int r = 0; r < size(); ++r) {
     parts.push_back({r * kBytes, kBytes});
     others.push_back({(size() + r) * kBytes, kBytes});
   }
+  check(cudaSetDevice(device_), "make the rank's device current");
   cudaStream_t made = nullptr;
   check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "create a stream to connect the ranks");
   const StreamOwner stream(made);
@@ -64,7 +65,7 @@ void NcclCommunicator::connect(NcclWatch& watch) {
   link_->enqueue("connect the ranks", [&](ncclComm_t comm) { return send_and_receive(comm, made, buffer, parts, buffer, others); });
   for (cudaError_t state; (state = cudaStreamQuery(made)) != cudaSuccess;) {
     if (state != cudaErrorNotReady) check(state, "connect the ranks");
-    watch.check();
+    watch_.check();
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
@@ -75,7 +76,7 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color) {
   // Nobody who is alone needs NCCL, but those who are not wait for all. Colours of NCCL are not negative.
   const int nccl_color = control->size() == 1 ? NCCL_SPLIT_NOCOLOR : static_cast<int>(static_cast<unsigned>(color) & INT_MAX);
   if (link_) link = link_->split(nccl_color, rank());
-  return std::make_unique<NcclCommunicator>(std::move(control), std::move(link), watch_);
+  return std::make_unique<NcclCommunicator>(std::move(control), std::move(link), watch_, device_);
 }
 
 // NCCL counts in size_t: parts of any size go in one message.

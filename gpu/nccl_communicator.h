@@ -19,7 +19,7 @@ class NcclCommunicator final : public Communicator {
  public:
   // The same ranks; `link` is nullptr for one rank alone. Connects them: what NCCL takes of the device's memory it takes
   // here and not in a step. Collective.
-  NcclCommunicator(std::unique_ptr<Communicator> control, std::unique_ptr<NcclLink> link, NcclWatch& watch);
+  NcclCommunicator(std::unique_ptr<Communicator> control, std::unique_ptr<NcclLink> link, NcclWatch& watch, int device);
 
   std::string_view name() const override { return "nccl"; }
   int rank() const override { return control_->rank(); }
@@ -35,7 +35,7 @@ class NcclCommunicator final : public Communicator {
   std::int64_t sent_bytes() const override { return sent_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  void connect(NcclWatch& watch);
+  void connect();
   ncclResult_t gather(ncclComm_t comm, cudaStream_t stream, std::byte* buffer, std::span<const Part> parts) const;
   ncclResult_t send_and_receive(ncclComm_t comm, cudaStream_t stream, const std::byte* send, std::span<const Part> send_parts,
                                 std::byte* receive, std::span<const Part> receive_parts) const;
@@ -43,6 +43,7 @@ class NcclCommunicator final : public Communicator {
   const std::unique_ptr<Communicator> control_;
   const std::unique_ptr<NcclLink> link_;
   NcclWatch& watch_;
+  const int device_;
   std::atomic<std::int64_t> sent_bytes_{0};
 };
 

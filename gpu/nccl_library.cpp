@@ -14,7 +14,8 @@ template <class Function>
 void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (function == nullptr)
-    throw CommError("[nccl] open " SPILLWAY_NCCL ": it has no " + std::string(name) + "; NCCL 2.18 or later is needed");
+    throw CommError("[nccl] open " SPILLWAY_NCCL ": it has no " + std::string(name) + "; install NCCL " + std::to_string(NCCL_MAJOR) + "." +
+                    std::to_string(NCCL_MINOR) + " or later");
 }
 
 // It stays open: its threads may outlive every communicator.

@@ -61,7 +61,8 @@ NcclLink::~NcclLink() {
 
 void NcclLink::finish() {
   if (aborted_) return;
-  begin("leave a communicator", [this] { return nccl().finalize(comm_); });
+  // The world may not know yet that this rank ends because it has failed.
+  begin("leave a communicator", [this] { return nccl().finalize(comm_); }, watch_.timeout_s());
   const std::lock_guard lock(mutex_);
   if (!aborted_) static_cast<void>(nccl().destroy(comm_));
   comm_ = nullptr;
@@ -79,10 +80,13 @@ std::unique_ptr<NcclLink> NcclLink::split(int color, int rank) {
 
 // Until everything that was begun is enqueued. What NCCL refuses is as a rule the end of another rank, which the world names
 // a moment later.
-void NcclLink::await(const char* what, ncclResult_t result) {
+void NcclLink::await(const char* what, ncclResult_t result, double timeout_s) {
+  const auto start = std::chrono::steady_clock::now();
   Pause pause;
   while (result == ncclInProgress) {
     watch_.check();
+    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() > timeout_s)
+      throw CommError(std::string("[nccl] ") + what + ": the other ranks did not come to it in " + std::to_string(timeout_s) + " s");
     pause();
     const std::lock_guard lock(mutex_);
     refuse_if_aborted();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -52,17 +53,20 @@ class NcclLink {
  private:
   NcclLink(NcclWatch& watch, ncclComm_t comm);
 
+  // Beyond what ends the world: other ranks may take their time.
+  static constexpr double kForever = std::numeric_limits<double>::infinity();
+
   template <class Start>
-  void begin(const char* what, Start&& start) {
+  void begin(const char* what, Start&& start, double timeout_s = kForever) {
     ncclResult_t result;
     {
       const std::lock_guard lock(mutex_);
       refuse_if_aborted();
       result = start();
     }
-    await(what, result);
+    await(what, result, timeout_s);
   }
-  void await(const char* what, ncclResult_t result);
+  void await(const char* what, ncclResult_t result, double timeout_s = kForever);
   void finish();
   void refuse_if_aborted() const;
   void add(Context& context);

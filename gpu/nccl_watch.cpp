@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kVerdictInterval(10);
 
 }  // namespace
 
-NcclWatch::NcclWatch(World& world) : world_(world), thread_([this] { run(); }) {}
+NcclWatch::NcclWatch(World& world, double timeout_s) : world_(world), timeout_s_(timeout_s), thread_([this] { run(); }) {}
 
 NcclWatch::~NcclWatch() {
   {

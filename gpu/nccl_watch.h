@@ -18,7 +18,7 @@ class NcclLink;
 class NcclWatch {
  public:
   // Starts the thread. The world outlives it.
-  explicit NcclWatch(World& world);
+  NcclWatch(World& world, double timeout_s);
   ~NcclWatch();
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
@@ -29,6 +29,7 @@ class NcclWatch {
 
   // Throws as World::check(), and after an error of NCCL.
   void check();
+  double timeout_s() const { return timeout_s_; }
   // After an error of NCCL: gives the world a moment to find its cause, and throws it.
   void await_verdict();
 
@@ -38,6 +39,7 @@ class NcclWatch {
   void abort_all(const std::exception_ptr& reason);
 
   World& world_;
+  const double timeout_s_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<NcclLink*> links_;

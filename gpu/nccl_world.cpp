@@ -67,8 +67,10 @@ ncclUniqueId agree(Communicator& control, const Introduction& mine) {
 
 class NcclWorld final : public World {
  public:
-  NcclWorld(World& world, Device& device) : world_(world), index_(context_of(device).index), control_(world.communicator()), watch_(world) {
+  NcclWorld(World& world, Device& device, double timeout_s)
+      : world_(world), index_(context_of(device).index), control_(world.communicator()), watch_(world, timeout_s) {
     context_of(device).enter();
+    if (world.size() == 1) return;
     const ncclUniqueId id = agree(*control_, introduce(world, index_));
     everyone_ = std::make_unique<NcclLink>(watch_, id, world.rank(), world.size());
   }
@@ -80,9 +82,8 @@ class NcclWorld final : public World {
   const std::string& host() const override { return world_.host(); }
 
   std::unique_ptr<Communicator> communicator() override {
-    check_cuda(cudaSetDevice(index_));
     std::unique_ptr<Communicator> control = world_.communicator();
-    return std::make_unique<NcclCommunicator>(std::move(control), everyone_->split(0, rank()), watch_);
+    return std::make_unique<NcclCommunicator>(std::move(control), everyone_ ? everyone_->split(0, rank()) : nullptr, watch_, index_);
   }
 
   void note_step(std::int64_t step) override { world_.note_step(step); }
@@ -91,21 +92,17 @@ class NcclWorld final : public World {
   void fail(const std::string& error) override { world_.fail(error); }
 
  private:
-  static void check_cuda(cudaError_t error) { cuda::check(error, "make the rank's device current"); }
-
   World& world_;
   const int index_;
   const std::unique_ptr<Communicator> control_;
   NcclWatch watch_;
-  std::unique_ptr<NcclLink> everyone_;  // from which groups are split; nothing else uses it
+  std::unique_ptr<NcclLink> everyone_;  // from which groups are split, nothing else uses it; nullptr: one rank, which needs no NCCL
 };
 
 }  // namespace
 
-// One rank alone moves its own memory by copies, which any communicator does.
-std::unique_ptr<World> make_nccl_world(World& control, Device& device, const WorldOptions&) {
-  if (control.size() == 1) return nullptr;
-  return std::make_unique<NcclWorld>(control, device);
+std::unique_ptr<World> make_nccl_world(World& control, Device& device, const WorldOptions& options) {
+  return std::make_unique<NcclWorld>(control, device, options.timeout_s);
 }
 
 }  // namespace spillway::cuda

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <string>
@@ -96,6 +97,10 @@ struct Rank {
   std::unique_ptr<Communicator> comm;
   std::byte* buffer = nullptr;
   const std::vector<Part> parts = {{0, 100}, {100, 100}, {200, 100}};
+
+ private:
+  // Nobody is still making its communicator when another goes on to fail.
+  const bool all_there_ = (comm->barrier(), true);
 };
 
 TEST(NcclFaults, AFailureEndsWhatOthersWaitForOnTheirDevices) {
@@ -108,17 +113,19 @@ TEST(NcclFaults, AFailureEndsWhatOthersWaitForOnTheirDevices) {
     const auto stream = rank.device->make_stream("comm");
     const auto event = rank.device->make_event();
     if (r == 1) {
-      // The others are inside the collective, or about to be.
       while (waiting < 2) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others are inside the collective
       control.note_step(17);
       control.note_operation("backward", "block 3");
       control.fail("out of paper");
       return;
     }
-    rank.gather(*stream);
-    stream->record(*event);
     ++waiting;
-    errors[static_cast<std::size_t>(r)] = error_of([&] { event->synchronize(); });
+    errors[static_cast<std::size_t>(r)] = error_of([&] {
+      rank.gather(*stream);
+      stream->record(*event);
+      event->synchronize();
+    });
     // And stays: on this stream, on others of the device, and for what would be next.
     EXPECT_EQ(error_of([&] { stream->synchronize(); }), errors[static_cast<std::size_t>(r)]);
     EXPECT_EQ(error_of([&] { rank.gather(*stream); }), errors[static_cast<std::size_t>(r)]);

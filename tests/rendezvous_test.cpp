@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -133,12 +134,24 @@ TEST_F(Rendezvous, WhoHasNotComeIsNamed) {
   EXPECT_EQ(files(), 0);
 }
 
+TEST_F(Rendezvous, WhenOneGivesUpAllDo) {
+  std::thread one([&] { EXPECT_THAT(error_of_meeting(1, 3, 2), HasSubstr("rank 2 of this machine has not started")); });
+  EXPECT_THAT(error_of_meeting(0, 3), HasSubstr("rank 2 of this machine has not started"));
+  one.join();
+}
+
 TEST_F(Rendezvous, ARankThatDiesBeforeAllHaveComeIsNamed) {
   const pid_t child = fork();
   if (child == 0) {
     while (!fs::exists(path_)) std::this_thread::yield();
-    error_of_meeting(1, 3, 0.01);
-    _exit(0);
+    // Of two that come as rank 1 one is refused, and then the other is there.
+    const auto come = [this] {
+      error_of_meeting(1, 3);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      kill(getpid(), SIGKILL);
+    };
+    std::thread twin(come);
+    come();
   }
   std::thread reaps([&] { EXPECT_EQ(waitpid(child, nullptr, 0), child); });
   EXPECT_THAT(error_of_meeting(0, 3), AllOf(HasSubstr("rank 1 (host "), HasSubstr("pid " + std::to_string(child) + ") died before all ranks had started")));

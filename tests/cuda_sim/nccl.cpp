@@ -15,8 +15,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "cuda_sim/cuda_sim.h"
 #include "cuda_sim/nccl_work.h"
 #include "cuda_sim/raw_lock.h"
 #include "cuda_sim/stream_work.h"
@@ -59,10 +62,10 @@ Known& known() {
   return *all;
 }
 
-ncclComm_t make_communicator(const std::string& name, int rank, int ranks) {
+ncclComm_t make_communicator(const std::string& name, int device, int rank, int ranks) {
   auto comm = std::make_unique<ncclComm>();
   comm->name = name;
-  comm->device = current_device();
+  comm->device = device;
   comm->shared = std::make_shared<NcclShared>(name, rank, ranks);
   const std::lock_guard guard(known().lock);
   return known().communicators.emplace_back(std::move(comm)).get();
@@ -156,7 +159,7 @@ ncclComm_t join_part(const ncclComm& comm) {
     ++ranks;
     if (std::pair(said(r).key, r) < std::pair(said(segment.rank).key, segment.rank)) ++rank;
   }
-  return make_communicator(comm.name + "." + std::to_string(comm.splits) + "." + std::to_string(comm.color), rank, ranks);
+  return make_communicator(comm.name + "." + std::to_string(comm.splits) + "." + std::to_string(comm.color), comm.device, rank, ranks);
 }
 
 // With the communicator's lock.
@@ -169,6 +172,19 @@ void advance_split(ncclComm& comm) {
   if (comm.part != nullptr) comm.part->state = ncclComm::State::ready;
   *comm.part_to_fill = std::exchange(comm.part, nullptr);
   comm.state = ncclComm::State::ready;
+}
+
+// Without the communicator's lock. Where each enqueue waits for its work a thread does, as NCCL has threads of its own:
+// asking for an error never waits for other ranks.
+void start(const std::shared_ptr<NcclShared>& shared, ncclComm::Launch launch) {
+  shared->outstanding.fetch_add(1);
+  const auto launch_work = [stream = launch.stream, work = std::move(launch.work)] { enqueue(stream, "NCCL", [work] { work->run(); }); };
+  if (!settings().sync) return launch_work();
+  shared->launching.fetch_add(1);
+  std::thread([shared, launch_work] {
+    launch_work();
+    shared->launching.fetch_sub(1);
+  }).detach();
 }
 
 std::vector<ncclComm::Launch> advance(ncclComm& comm) {
@@ -199,7 +215,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   const Unseen unseen;
   if (config == nullptr || config->blocking != 0) violation("ncclCommInitRankConfig: the simulation knows non-blocking communicators only");
   if (rank < 0 || rank >= ranks) return ncclInvalidArgument;
-  *comm = make_communicator(id.internal, rank, ranks);
+  *comm = make_communicator(id.internal, current_device(), rank, ranks);
   return ncclInProgress;
 }
 
@@ -225,14 +241,11 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   const Unseen unseen;
   require_known("ncclCommGetAsyncError", comm);
-  // Not under the lock: enqueuing may wait.
-  for (ncclComm::Launch& launch : advance(*comm)) {
-    comm->shared->outstanding.fetch_add(1);
-    enqueue(launch.stream, "NCCL", [work = std::move(launch.work)] { work->run(); });
-  }
+  for (ncclComm::Launch& launch : advance(*comm)) start(comm->shared, std::move(launch));
   release_all();
   const std::lock_guard guard(comm->lock);
-  const bool in_progress = comm->state == ncclComm::State::joining || comm->state == ncclComm::State::splitting || comm->state == ncclComm::State::finalizing;
+  const bool in_progress = comm->state == ncclComm::State::joining || comm->state == ncclComm::State::splitting || comm->state == ncclComm::State::finalizing ||
+                           comm->shared->launching.load() > 0;
   *result = comm->shared->peer_lost.load() ? ncclRemoteError : in_progress ? ncclInProgress : ncclSuccess;
   return ncclSuccess;
 }

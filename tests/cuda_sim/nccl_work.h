@@ -20,6 +20,7 @@ struct NcclShared {
   std::atomic<bool> aborted{false};
   std::atomic<bool> peer_lost{false};  // a rank that is waited for has aborted: as when its connections break
   std::atomic<int> outstanding{0};     // enqueued and not ended
+  std::atomic<int> launching{0};       // being enqueued, where that waits
 };
 
 enum class NcclCall : std::uint32_t { all_gather = 1, broadcast, send_receive };
