@@ -1,0 +1,58 @@
+"""The steps of the check, in order of value: what would spoil everything after it comes first, what costs most time last."""
+
+import glob
+import os
+import sys
+
+from step import Step
+
+PLANTED = ("hang", "crash")
+SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck")
+PLACEMENTS = ("none", "cpu", "nvme")
+
+
+def planned(target, plants=()):
+    def script(name, what, file, limit_s, *arguments):
+        return Step(name, what, [sys.executable, target.script(file), *arguments], limit_s)
+
+    def program(name, what, limit_s, *arguments, file=None):
+        return Step(name, what, [target.program(file or name), *arguments], limit_s)
+
+    tiny = ["--quick"] if target.dry else []
+    return [
+        *planted(plants),
+        script("doctor", "versions, and what spillway doctor says of the machine", "doctor.py", 60),
+        program("smoke", "a copy each way, a kernel and an event", 30),
+        *kernel_tests(target),
+        script("gemm_support", "which products cuBLASLt accepts, and whether they are right", "gemm_table.py", 60),
+        program("stream_stress", "the same sums however long host functions hold the streams up", 30, *tiny),
+        program("nccl_one_rank", "collectives of one rank, and an abort", 40, *tiny),
+        script("losses", "losses of the tiny model, beside the host device's", "losses.py", 60),
+        script("placements", "the same state wherever it is kept", "placements.py", 60),
+        *(script(tool, f"compute-sanitizer's {tool} over the kernel tests", "sanitizer.py", 45, tool) for tool in SANITIZER_TOOLS),
+        program("matmul_roof", "the quickest product cuBLASLt has", 30, *tiny),
+        program("link", "copies between host and device beside plain cudaMemcpyAsync", 30, *tiny),
+        program("adam", "the optimizer on device and host beside their memories", 40, *tiny),
+        *(script(f"throughput_{placement}", f"tokens/s over tokens a step, offload {placement}", "throughput.py", 70, placement)
+          for placement in PLACEMENTS),
+        script("large_model", "the largest model whose state fits in host memory, up to 8 B parameters", "large_model.py", 240),
+        script("peers", "PyTorch and DeepSpeed, the same model, batch and precision", "peers.py", 120),
+    ]
+
+
+def planted(plants):
+    commands = {"hang": "import time; print('{\"planted\": true}', flush=True); time.sleep(1000)", "crash": "import os; os.abort()"}
+    return [Step(f"planted_{plant}", "goes wrong on purpose", [sys.executable, "-c", commands[plant]], 2) for plant in plants]
+
+
+def kernel_tests(target):
+    """Those that tests/ builds for either device. What is linked to the simulation itself is of no use on a card."""
+    tests = sorted(glob.glob(str(target.build / "tests/ops_*_test")) + glob.glob(str(target.build / "tests/gpu_*_test")))
+    return [Step(name, "kernels and device against their references", [sys.executable, target.script("gtest.py"), path], 30)
+            for path in tests if os.access(path, os.X_OK) and not calls_simulation(path)
+            for name in [os.path.basename(path).removesuffix("_test")]]
+
+
+def calls_simulation(path):
+    with open(path, "rb") as program:
+        return b"libcuda_sim.so" in program.read()
