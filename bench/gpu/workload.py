@@ -62,7 +62,7 @@ def config(placement, micro_batch, accumulation=1, dtype="bf16", **spillway):
     offload = {key: {"device": device, **({"nvme_path": str(work_folder())} if device == "nvme" else {})} for key, device in devices.items()}
     precision = {} if dtype == "fp32" else {dtype: {"enabled": True}}
     return {"train_micro_batch_size_per_gpu": micro_batch, "gradient_accumulation_steps": accumulation, "gradient_clipping": 1.0, **precision,
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1}},
+            "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 0.1}},
             "zero_optimization": {"stage": 3, **offload}, "spillway": spillway}
 
 
