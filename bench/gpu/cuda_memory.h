@@ -14,6 +14,9 @@
 
 namespace spillway::bench {
 
+inline cudaError_t free_on_device(std::byte* memory) { return cudaFree(memory); }
+inline cudaError_t free_pinned(std::byte* memory) { return cudaFreeHost(memory); }
+
 class DeviceMemory {
  public:
   explicit DeviceMemory(std::size_t bytes) : bytes_(bytes) {
@@ -25,7 +28,7 @@ class DeviceMemory {
   std::size_t size() const { return bytes_; }
 
  private:
-  using Handle = cuda::Handle<std::byte*, [](std::byte* memory) { return cudaFree(memory); }>;
+  using Handle = cuda::Handle<std::byte*, free_on_device>;
   std::size_t bytes_;
   Handle memory_;
 };
@@ -45,7 +48,7 @@ class PinnedMemory {
   }
 
  private:
-  using Handle = cuda::Handle<std::byte*, [](std::byte* memory) { return cudaFreeHost(memory); }>;
+  using Handle = cuda::Handle<std::byte*, free_pinned>;
   std::size_t bytes_;
   Handle memory_;
 };
