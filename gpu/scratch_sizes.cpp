@@ -19,12 +19,18 @@ constexpr std::int64_t kChunkSums = std::int64_t{16} << 20;  // elements, 64 MiB
 // Elements between rows of logits are a multiple of this: 128 bytes of a 16-bit dtype.
 constexpr std::int64_t kRowMultiple = 64;
 
+// LayerNorm's blocks of rows: enough for 32 warps of 256 channels on each of 132 multiprocessors, which an H200 has, and
+// enough rows for a block's partial sums to be few beside what it reads.
+constexpr std::int64_t kLayerNormPartialElements = std::int64_t{132} * 32 * 256;
+constexpr std::int64_t kLayerNormMinRows = 8;
+
 // A chunk of the loss head holds about this many logits (256 MiB of f32), within these numbers of rows.
 constexpr std::int64_t kChunkLogits = std::int64_t{64} << 20;
 constexpr std::int64_t kMinChunkRows = 128, kMaxChunkRows = 4096;
 
-constexpr std::int64_t lines(std::int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-constexpr std::int64_t partials(std::int64_t rows) { return (rows + kRowsPerPartial - 1) / kRowsPerPartial; }
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t lines(std::int64_t bytes) { return divide_up(bytes, kLine) * kLine; }
+constexpr std::int64_t partials(std::int64_t rows) { return divide_up(rows, kRowsPerPartial); }
 
 void check_head_size(const AttentionDims& dims) {
   if (dims.head_size <= kMaxHeadSize) return;
@@ -35,8 +41,14 @@ void check_head_size(const AttentionDims& dims) {
 
 }  // namespace
 
+std::int64_t layernorm_partials(std::int64_t rows, std::int64_t channels) {
+  const std::int64_t most = std::min(kLayerNormPartialElements / channels, divide_up(rows, kLayerNormMinRows));
+  const std::int64_t rows_each = std::max(std::int64_t{1}, divide_up(rows, std::max(std::int64_t{1}, most)));
+  return std::max(std::int64_t{1}, divide_up(rows, rows_each));
+}
+
 std::int64_t layernorm_backward_scratch_bytes(DType, std::int64_t rows, std::int64_t channels) {
-  return lines(2 * partials(rows) * channels * size_of(DType::f32));
+  return lines(2 * layernorm_partials(rows, channels) * channels * size_of(DType::f32));
 }
 
 std::int64_t attention_forward_scratch_bytes(DType, const AttentionDims& dims) {

@@ -12,10 +12,11 @@ namespace spillway::cuda {
 // What cuBLASLt may use beside its operands; part of every scratch that a product of matrices gets.
 inline constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20;
 
-// Sums over the rows of a column are taken over this many rows at a time, then over these partial sums.
-inline constexpr std::int64_t kRowsPerPartial = 64;
 // Channels of a head that the attention kernels have shared memory and registers for.
 inline constexpr std::int64_t kMaxHeadSize = 256;
+
+// Sums over the rows of a column are taken over this many rows at a time, then over these partial sums.
+inline constexpr std::int64_t kRowsPerPartial = 64;
 
 std::int64_t layernorm_backward_scratch_bytes(DType dtype, std::int64_t rows, std::int64_t channels);
 // Both throw DeviceError for heads larger than kMaxHeadSize: so a plan for them is refused, and no kernel ever sees one.
@@ -25,6 +26,9 @@ std::int64_t column_sum_scratch_bytes(std::int64_t rows, std::int64_t n);
 std::int64_t linear_forward_scratch_bytes(DType dtype, const MatmulDims& dims);
 std::int64_t linear_backward_scratch_bytes(DType dtype, const MatmulDims& dims);
 std::int64_t loss_head_scratch_bytes(DType dtype, const LossHeadDims& dims);
+
+// Blocks of rows whose sums LayerNorm's backward pass keeps apart.
+std::int64_t layernorm_partials(std::int64_t rows, std::int64_t channels);
 
 // Rows whose f32 sums a linear map keeps at a time where cuBLASLt has no epilogue for it.
 std::int64_t linear_chunk_rows(const MatmulDims& dims);

@@ -24,7 +24,7 @@ constexpr std::array kEntries = {&io_uring_entry, &libaio_entry, &threads_entry}
 std::unique_ptr<IoEngine> make_named(const IoEngineOptions& options) {
   for (const IoEngineEntry* entry : kEntries) {
     if (entry->name != options.name) continue;
-    if (entry->make != nullptr) return entry->make(options.depth);
+    if (entry->make != nullptr) return entry->make(options);
     throw IoError(fmt::format(
         "[nvme] make I/O engine {}: not built in (built in: {}); install {} and configure again, or use \"auto\"",
         entry->name, fmt::join(io_engine_names(), ", "), entry->package));
@@ -41,11 +41,11 @@ void warn_of_fallback(std::string_view taken, const std::string& reasons) {
                           reasons));
 }
 
-std::unique_ptr<IoEngine> make_first_usable(int depth, std::string& reasons) {
+std::unique_ptr<IoEngine> make_first_usable(const IoEngineOptions& options, std::string& reasons) {
   for (const IoEngineEntry* entry : kEntries) {
     if (entry->make == nullptr) continue;
     try {
-      return entry->make(depth);
+      return entry->make(options);
     } catch (const IoError& error) {
       if (!reasons.empty()) reasons += "; ";
       reasons += error.what();
@@ -63,7 +63,7 @@ std::unique_ptr<IoEngine> make_io_engine(const IoEngineOptions& options) {
   }
   if (options.name != "auto") return make_named(options);
   std::string reasons;
-  auto engine = make_first_usable(options.depth, reasons);
+  auto engine = make_first_usable(options, reasons);
   if (engine == nullptr) throw IoError("[nvme] make I/O engine: none works here: " + reasons);
   warn_of_fallback(engine->name(), reasons);
   return engine;
@@ -84,7 +84,7 @@ std::string_view usable_io_engine() {
   for (const IoEngineEntry* entry : kEntries) {
     if (entry->make == nullptr) continue;
     try {
-      entry->make(1);
+      entry->make({.name = std::string(entry->name), .depth = 1});
       return entry->name;
     } catch (const IoError&) {
       // The reason is told by make_io_engine() when the engine is asked for.

@@ -12,7 +12,7 @@ namespace spillway {
 struct IoEngineEntry {
   std::string_view name;
   std::string_view package;                       // Debian package to install if not built in
-  std::unique_ptr<IoEngine> (*make)(int depth);  // null: not built in. Throws IoError
+  std::unique_ptr<IoEngine> (*make)(const IoEngineOptions&);  // null: not built in. Throws IoError
 };
 
 extern const IoEngineEntry io_uring_entry;

@@ -10,10 +10,13 @@
 #include <cassert>
 #include <cerrno>
 #include <ctime>
+#include <vector>
 
 #include <fmt/format.h>
 #include <liburing.h>
 
+#include "base/log.h"
+#include "base/text.h"
 #include "errno_text.h"
 #include "io_engine_entry.h"
 #include "io_uring_setup_error.h"
@@ -73,9 +76,48 @@ class Ring {
   io_uring ring_{};
 };
 
+// Memory that a ring has registered, in pieces as large as the kernel takes.
+class RegisteredMemory {
+ public:
+  RegisteredMemory(io_uring* ring, std::span<std::byte> memory) {
+    if (memory.empty()) return;
+    std::vector<iovec> pieces;
+    for (std::size_t offset = 0; offset < memory.size(); offset += kPieceBytes)
+      pieces.push_back({memory.data() + offset, std::min(kPieceBytes, memory.size() - offset)});
+    const int error = -io_uring_register_buffers(ring, pieces.data(), static_cast<unsigned>(pieces.size()));
+    if (error == 0) {
+      memory_ = memory;
+    } else {
+      warn(memory.size(), error);
+    }
+  }
+
+  // The piece that holds all of these bytes; -1 if none does.
+  int piece_of(const std::byte* data, std::int64_t bytes) const {
+    if (data < memory_.data() || data + bytes > memory_.data() + memory_.size()) return -1;
+    const auto first = static_cast<std::size_t>(data - memory_.data());
+    const std::size_t piece = first / kPieceBytes;
+    return first + static_cast<std::size_t>(bytes) <= (piece + 1) * kPieceBytes ? static_cast<int>(piece) : -1;
+  }
+
+ private:
+  static constexpr std::size_t kPieceBytes = std::size_t{1} << 30;
+
+  static void warn(std::size_t bytes, int error) {
+    static std::atomic_flag warned;
+    if (warned.test_and_set()) return;
+    log_warning(fmt::format("[nvme] io_uring: register {} of memory: {}; every request pins its pages anew, which costs processor time; "
+                            "raise the limit on locked memory (ulimit -l)",
+                            human_bytes(static_cast<std::int64_t>(bytes)), errno_text(error)));
+  }
+
+  std::span<std::byte> memory_;
+};
+
 class IoUringEngine final : public IoEngine {
  public:
-  explicit IoUringEngine(int depth) : ring_(depth), depth_(depth) {}
+  explicit IoUringEngine(const IoEngineOptions& options)
+      : ring_(options.depth), memory_(ring_.get(), options.memory), depth_(options.depth) {}
 
   ~IoUringEngine() override {
     std::array<IoResult, 16> results;
@@ -96,10 +138,13 @@ class IoUringEngine final : public IoEngine {
     io_uring_sqe* sqe = io_uring_get_sqe(ring_.get());
     const auto bytes = static_cast<unsigned>(request.bytes);
     const auto offset = static_cast<std::uint64_t>(request.offset);
+    const int piece = memory_.piece_of(request.data, request.bytes);
     if (request.op == IoOp::read) {
-      io_uring_prep_read(sqe, request.fd, request.data, bytes, offset);
+      piece < 0 ? io_uring_prep_read(sqe, request.fd, request.data, bytes, offset)
+                : io_uring_prep_read_fixed(sqe, request.fd, request.data, bytes, offset, piece);
     } else {
-      io_uring_prep_write(sqe, request.fd, request.data, bytes, offset);
+      piece < 0 ? io_uring_prep_write(sqe, request.fd, request.data, bytes, offset)
+                : io_uring_prep_write_fixed(sqe, request.fd, request.data, bytes, offset, piece);
     }
     sqe->user_data = request.tag;
     ++in_flight_;
@@ -159,12 +204,13 @@ class IoUringEngine final : public IoEngine {
   static constexpr int kMaxRefusals = 10'000;
 
   Ring ring_;
+  RegisteredMemory memory_;
   int depth_;
   int in_flight_ = 0;  // queued and not yet reaped
   int refusals_ = 0;   // by the kernel, in a row
 };
 
-std::unique_ptr<IoEngine> make(int depth) { return std::make_unique<IoUringEngine>(depth); }
+std::unique_ptr<IoEngine> make(const IoEngineOptions& options) { return std::make_unique<IoUringEngine>(options); }
 
 }  // namespace
 

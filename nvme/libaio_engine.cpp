@@ -148,7 +148,7 @@ class LibaioEngine final : public IoEngine {
   std::vector<io_event> events_;
 };
 
-std::unique_ptr<IoEngine> make(int depth) { return std::make_unique<LibaioEngine>(depth); }
+std::unique_ptr<IoEngine> make(const IoEngineOptions& options) { return std::make_unique<LibaioEngine>(options.depth); }
 
 }  // namespace
 

@@ -54,14 +54,18 @@ class FileSwapStore final : public SwapStore {
   explicit FileSwapStore(SwapStoreOptions options)
       : state_(options), engine_options_(options.engine), make_engine_(std::move(options.make_engine)) {
     if (!make_engine_) make_engine_ = make_io_engine;
+    memory_ = std::exchange(engine_options_.memory, {});
     // Made and dropped: whatever forbids it is told at start. The name is settled here, so that every
     // channel uses the same engine.
     engine_name_ = make_engine_(engine_options_)->name();
     if (engine_options_.name == "auto") engine_options_.name = engine_name_;
   }
 
-  std::unique_ptr<SwapChannel> open_channel() override {
-    return std::make_unique<EngineSwapChannel>(state_, make_engine_(engine_options_));
+  using SwapStore::open_channel;
+  std::unique_ptr<SwapChannel> open_channel(ChannelUse use) override {
+    IoEngineOptions options = engine_options_;
+    if (use == ChannelUse::every_step) options.memory = memory_;
+    return std::make_unique<EngineSwapChannel>(state_, make_engine_(options));
   }
 
   SwapCounters counters() const override {
@@ -95,6 +99,7 @@ class FileSwapStore final : public SwapStore {
  private:
   SwapState state_;
   IoEngineOptions engine_options_;
+  std::span<std::byte> memory_;  // for channels that are worth it
   std::function<std::unique_ptr<IoEngine>(const IoEngineOptions&)> make_engine_;
   std::string engine_name_;
 };

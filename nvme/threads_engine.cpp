@@ -140,7 +140,7 @@ class ThreadsEngine final : public IoEngine {
   std::vector<std::thread> threads_;
 };
 
-std::unique_ptr<IoEngine> make(int depth) { return std::make_unique<ThreadsEngine>(depth); }
+std::unique_ptr<IoEngine> make(const IoEngineOptions& options) { return std::make_unique<ThreadsEngine>(options.depth); }
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 // Every built-in I/O engine against the same suite, on a real file system with O_DIRECT.
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <map>
 #include <random>
 #include <string>
@@ -10,6 +11,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -70,6 +72,62 @@ TEST_P(IoEngineTest, GivesItsNameAndDepth) {
   const auto engine = make(7);
   EXPECT_EQ(engine->name(), GetParam());
   EXPECT_EQ(engine->depth(), 7);
+}
+
+TEST_P(IoEngineTest, GivesTheSameWithItsMemoryRegistered) {
+  constexpr std::int64_t kBytes = 64 * kPage;
+  AlignedBuffer registered(kBytes), elsewhere(kBytes);
+  const auto plain = make(4);
+  const auto engine = make_io_engine({.name = GetParam(), .depth = 4, .memory = {registered.data() + kPage, kBytes - 2 * kPage}});
+  const ScratchFile file;
+  registered.fill(5);
+  // Within the memory, across both of its ends, and outside.
+  for (const auto& [first, pages] : {std::pair{1, 62}, {0, 2}, {62, 2}, {0, 1}, {63, 1}, {17, 3}}) {
+    ASSERT_EQ(run(*engine, {IoOp::write, file.fd(), 0, registered.data() + first * kPage, pages * kPage, 1}).bytes, pages * kPage);
+    ASSERT_EQ(run(*plain, {IoOp::read, file.fd(), 0, elsewhere.data(), pages * kPage, 2}).bytes, pages * kPage);
+    EXPECT_EQ(std::memcmp(elsewhere.data(), registered.data() + first * kPage, static_cast<std::size_t>(pages * kPage)), 0) << first;
+    elsewhere.fill(static_cast<std::uint64_t>(first) + 100);
+    ASSERT_EQ(run(*plain, {IoOp::write, file.fd(), 0, elsewhere.data(), pages * kPage, 3}).bytes, pages * kPage);
+    ASSERT_EQ(run(*engine, {IoOp::read, file.fd(), 0, registered.data() + first * kPage, pages * kPage, 4}).bytes, pages * kPage);
+    EXPECT_EQ(std::memcmp(elsewhere.data(), registered.data() + first * kPage, static_cast<std::size_t>(pages * kPage)), 0) << first;
+  }
+}
+
+// A registered page is what was there when the engine was made: the kernel goes on using it after something else has taken
+// its place in the address space.
+TEST(IoUringEngine, MovesRegisteredMemoryWithoutLookingItUpAgain) {
+  if (usable_io_engine() != "io_uring") GTEST_SKIP() << "no io_uring here";
+  const ScratchFile file;
+  AlignedBuffer source(kPage);
+  source.fill(9);
+  ASSERT_EQ(pwrite(file.fd(), source.data(), kPage, 0), kPage);
+  void* const memory = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* const data = static_cast<std::byte*>(memory);
+  const auto engine = make_io_engine({.name = "io_uring", .depth = 1, .memory = {data, kPage}});
+  ASSERT_EQ(mmap(memory, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), memory);
+  EXPECT_EQ(run(*engine, {IoOp::read, file.fd(), 0, data, kPage, 1}).bytes, kPage);
+  EXPECT_TRUE(std::all_of(data, data + kPage, [](std::byte b) { return b == std::byte{0}; })) << "read into memory looked up anew";
+  munmap(memory, kPage);
+}
+
+TEST(IoUringEngine, GoesOnWithoutRegistrationWhereTheKernelRefusesIt) {
+  if (usable_io_engine() != "io_uring") GTEST_SKIP() << "no io_uring here";
+  // The kernel registers no memory that is not there.
+  void* const reserved = mmap(nullptr, 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(reserved, MAP_FAILED);
+  auto* const data = static_cast<std::byte*>(reserved);
+  ASSERT_EQ(mprotect(data, kPage, PROT_READ | PROT_WRITE), 0);
+  ::testing::internal::CaptureStderr();
+  const auto engine = make_io_engine({.name = "io_uring", .depth = 1, .memory = {data, 2 * kPage}});
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("ulimit -l"));
+  const ScratchFile file;
+  std::fill(data, data + kPage, std::byte{7});
+  EXPECT_EQ(run(*engine, {IoOp::write, file.fd(), 0, data, kPage, 1}).bytes, kPage);
+  std::fill(data, data + kPage, std::byte{0});
+  EXPECT_EQ(run(*engine, {IoOp::read, file.fd(), 0, data, kPage, 2}).bytes, kPage);
+  EXPECT_EQ(data[kPage - 1], std::byte{7});
+  munmap(reserved, 2 * kPage);
 }
 
 TEST_P(IoEngineTest, RoundTripsEverySize) {

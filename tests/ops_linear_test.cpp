@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "host/gemm.h"
+#include "host/kernels.h"
 #include "support/op_check.h"
 
 namespace spillway {
@@ -40,6 +42,13 @@ Product multiply(std::int64_t m, std::int64_t n, std::int64_t k, A a, B b) {
   return p;
 }
 
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+double gelu_slope(double x) {
+  const double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
 template <class T>
 struct Problem {
   explicit Problem(const MatmulDims& d)
@@ -48,25 +57,56 @@ struct Problem {
         weight(normal_values<T>(d.n * d.k, 0.1, 2)),
         bias(normal_values<T>(d.n, 1.0, 3)),
         residual(normal_values<T>(d.m * d.n, 1.0, 4)),
-        dy(normal_values<T>(d.m * d.n, 0.5, 5)) {}
+        dy(normal_values<T>(d.m * d.n, 0.5, 5)),
+        gelu_input(normal_values<T>(d.m * d.k, 1.0, 6)) {}
 
-  void forward(GuardedArray<T>& y, bool with_bias = true, bool with_residual = true) {
+  // gelu: nullptr if not wanted.
+  void forward(GuardedArray<T>& y, bool with_bias = true, bool with_residual = true, GuardedArray<T>* gelu = nullptr) {
     run_ops<T>([&](Ops& ops, Stream& s, OpMemory& on) {
       ops.linear_forward(s, {on(x), on(weight), on(bias, with_bias), on(residual, with_residual), on(y), dims,
-                             on.scratch(ops.scratch_sizes().linear_forward(kDType<T>, dims))});
+                             on.scratch(ops.scratch_sizes().linear_forward(kDType<T>, dims)), gelu ? on(*gelu) : nullptr});
     });
   }
 
   // dx and dbias: nullptr if not wanted.
-  void backward(GuardedArray<T>* dx, GuardedArray<float>& dweight, GuardedArray<float>* dbias) {
+  void backward(GuardedArray<T>* dx, GuardedArray<float>& dweight, GuardedArray<float>* dbias, bool through_gelu = false) {
     run_ops<T>([&](Ops& ops, Stream& s, OpMemory& on) {
       ops.linear_backward(s, {on(dy), on(x), on(weight), dx ? on(*dx) : nullptr, on(dweight), dbias ? on(*dbias) : nullptr, dims,
-                              on.scratch(ops.scratch_sizes().linear_backward(kDType<T>, dims))});
+                              on.scratch(ops.scratch_sizes().linear_backward(kDType<T>, dims)), on(gelu_input, through_gelu)});
     });
   }
 
+  Product expected_y(bool with_bias = true, bool with_residual = true) {
+    const Doubles x64 = as_double(x.values()), w = as_double(weight.values()), b = as_double(bias.values()), r = as_double(residual.values());
+    Product y = multiply(dims.m, dims.n, dims.k, [&](auto i, auto l) { return x64[i * dims.k + l]; },
+                         [&](auto l, auto j) { return w[j * dims.k + l]; });
+    for (std::size_t i = 0; i < y.value.size(); ++i) {
+      const double plus_bias = with_bias ? b[i % dims.n] : 0.0, plus_residual = with_residual ? r[i] : 0.0;
+      y.allowed[i] += 0x1p-23 * (std::fabs(plus_bias) + std::fabs(plus_residual) + std::fabs(y.value[i]));
+      y.value[i] += plus_bias + plus_residual;
+    }
+    return y;
+  }
+
+  Product expected_dx() {
+    const Doubles w = as_double(weight.values()), dy64 = as_double(dy.values());
+    return multiply(dims.m, dims.k, dims.n, [&](auto i, auto l) { return dy64[i * dims.n + l]; },
+                    [&](auto l, auto j) { return w[l * dims.k + j]; });
+  }
+
+  Product expected_dweight() {
+    const Doubles x64 = as_double(x.values()), dy64 = as_double(dy.values());
+    return multiply(dims.n, dims.k, dims.m, [&](auto i, auto l) { return dy64[l * dims.n + i]; },
+                    [&](auto l, auto j) { return x64[l * dims.k + j]; });
+  }
+
+  Product expected_dbias() {
+    const Doubles dy64 = as_double(dy.values());
+    return multiply(dims.n, 1, dims.m, [&](auto i, auto l) { return dy64[l * dims.n + i]; }, [](auto, auto) { return 1.0; });
+  }
+
   MatmulDims dims;
-  GuardedArray<T> x, weight, bias, residual, dy;
+  GuardedArray<T> x, weight, bias, residual, dy, gelu_input;
 };
 
 template <class T>
@@ -77,18 +117,9 @@ TYPED_TEST(LinearTest, ForwardMatchesFloat64) {
   using T = TypeParam;
   for (const MatmulDims& d : kShapes) {
     Problem<T> p(d);
-    const Doubles x = as_double(p.x.values()), w = as_double(p.weight.values()), bias = as_double(p.bias.values());
-    const Doubles residual = as_double(p.residual.values());
-    const Product plain = multiply(d.m, d.n, d.k, [&](auto i, auto l) { return x[i * d.k + l]; },
-                                   [&](auto l, auto j) { return w[j * d.k + l]; });
     for (const bool with_bias : {false, true})
       for (const bool with_residual : {false, true}) {
-        Product expected = plain;
-        for (std::size_t i = 0; i < expected.value.size(); ++i) {
-          const double b = with_bias ? bias[i % d.n] : 0.0, r = with_residual ? residual[i] : 0.0;
-          expected.value[i] += b + r;
-          expected.allowed[i] += 0x1p-23 * (std::fabs(b) + std::fabs(r) + std::fabs(plain.value[i]));
-        }
+        const Product expected = p.expected_y(with_bias, with_residual);
         GuardedArray<T> y(d.m * d.n);
         p.forward(y, with_bias, with_residual);
         expect_within(y, expected.value, expected.allowed, name(d));
@@ -110,12 +141,7 @@ TYPED_TEST(LinearTest, BackwardMatchesFloat64) {
   using T = TypeParam;
   for (const MatmulDims& d : kShapes) {
     Problem<T> p(d);
-    const Doubles x = as_double(p.x.values()), w = as_double(p.weight.values()), dy = as_double(p.dy.values());
-    const Product dx = multiply(d.m, d.k, d.n, [&](auto i, auto l) { return dy[i * d.n + l]; },
-                                [&](auto l, auto j) { return w[l * d.k + j]; });
-    const Product dweight = multiply(d.n, d.k, d.m, [&](auto i, auto l) { return dy[l * d.n + i]; },
-                                     [&](auto l, auto j) { return x[l * d.k + j]; });
-    const Product dbias = multiply(d.n, 1, d.m, [&](auto i, auto l) { return dy[l * d.n + i]; }, [](auto, auto) { return 1.0; });
+    const Product dx = p.expected_dx(), dweight = p.expected_dweight(), dbias = p.expected_dbias();
     GuardedArray<T> got_dx(d.m * d.k);
     GuardedArray<float> got_dweight(d.n * d.k), got_dbias(d.n);
     p.backward(&got_dx, got_dweight, &got_dbias);
@@ -123,6 +149,104 @@ TYPED_TEST(LinearTest, BackwardMatchesFloat64) {
     expect_within(got_dweight, dweight.value, dweight.allowed, "dweight " + name(d));
     expect_within(got_dbias, dbias.value, dbias.allowed, "dbias " + name(d));
   }
+}
+
+// Absolute error of GELU and its slope in f32; the slope is at most 1.13.
+constexpr double kGeluError = 0x1p-20, kSteepest = 1.13;
+
+TYPED_TEST(LinearTest, GeluFollowsInTheSameCall) {
+  using T = TypeParam;
+  for (const MatmulDims& d : {MatmulDims{5, 7, 48}, MatmulDims{33, 64, 40}, MatmulDims{65, 256, 17}}) {
+    Problem<T> p(d);
+    for (const bool with_bias : {false, true}) {
+      const Product y = p.expected_y(with_bias, false);
+      Product expected = y;
+      for (std::size_t i = 0; i < y.value.size(); ++i) {
+        expected.value[i] = gelu(y.value[i]);
+        // It may be taken of y as rounded.
+        expected.allowed[i] = kSteepest * (y.allowed[i] + kRoundoff<T> * std::fabs(y.value[i])) + kGeluError * std::max(std::fabs(y.value[i]), 0.125);
+      }
+      GuardedArray<T> got_y(d.m * d.n), got_gelu(d.m * d.n);
+      p.forward(got_y, with_bias, false, &got_gelu);
+      expect_within(got_y, y.value, y.allowed, "y " + name(d));
+      expect_within(got_gelu, expected.value, expected.allowed, "gelu " + name(d));
+    }
+  }
+}
+
+TYPED_TEST(LinearTest, GradientGoesThroughGeluInTheSameCall) {
+  using T = TypeParam;
+  for (const MatmulDims& d : {MatmulDims{5, 7, 48}, MatmulDims{33, 64, 40}, MatmulDims{65, 17, 256}}) {
+    Problem<T> p(d);
+    const Doubles input = as_double(p.gelu_input.values());
+    Product expected = p.expected_dx();
+    for (std::size_t i = 0; i < expected.value.size(); ++i) {
+      const double magnitude = std::fabs(expected.value[i]);
+      // dx may be rounded before the slope is applied, and again after.
+      expected.allowed[i] = kSteepest * (expected.allowed[i] + kRoundoff<T> * magnitude) + kGeluError * magnitude;
+      expected.value[i] *= gelu_slope(input[i]);
+    }
+    GuardedArray<T> got_dx(d.m * d.k);
+    GuardedArray<float> got_dweight(d.n * d.k), dweight(d.n * d.k);
+    p.backward(&got_dx, got_dweight, nullptr, true);
+    expect_within(got_dx, expected.value, expected.allowed, "dx " + name(d));
+    p.backward(nullptr, dweight, nullptr);
+    EXPECT_EQ(got_dweight.values(), dweight.values());
+  }
+}
+
+// The host rounds y before GELU, and dx before its slope, so that recomputing in two calls gives the same bits.
+TYPED_TEST(LinearTest, GeluOfTheHostIsThatOfACallOfItsOwn) {
+  using T = TypeParam;
+  const MatmulDims d{33, 64, 40};
+  Problem<T> p(d);
+  const auto bytes = [](auto&... arrays) {
+    std::vector<std::byte> all;
+    (append_bytes(all, arrays), ...);
+    return all;
+  };
+  GuardedArray<T> y(d.m * d.n), gelu(d.m * d.n), dx(d.m * d.k), y_alone(d.m * d.n), gelu_alone(d.m * d.n), dx_alone(d.m * d.k);
+  GuardedArray<float> dweight(d.n * d.k);
+  GuardedBytes scratch(static_cast<std::size_t>(std::max(host_scratch_sizes().linear_forward(kDType<T>, d), host_scratch_sizes().linear_backward(kDType<T>, d))));
+  host::linear_forward<T>({p.x.data(), p.weight.data(), p.bias.data(), nullptr, y.data(), d, scratch.span(), gelu.data()});
+  host::linear_forward<T>({p.x.data(), p.weight.data(), p.bias.data(), nullptr, y_alone.data(), d, scratch.span()});
+  host::gelu_forward<T>({y_alone.data(), gelu_alone.data(), d.m * d.n});
+  host::linear_backward<T>({p.dy.data(), p.x.data(), p.weight.data(), dx.data(), dweight.data(), nullptr, d, scratch.span(), p.gelu_input.data()});
+  host::linear_backward<T>({p.dy.data(), p.x.data(), p.weight.data(), dx_alone.data(), dweight.data(), nullptr, d, scratch.span()});
+  host::gelu_backward<T>({dx_alone.data(), p.gelu_input.data(), dx_alone.data(), d.m * d.k});
+  EXPECT_TRUE(bytes(y, gelu, dx) == bytes(y_alone, gelu_alone, dx_alone));
+}
+
+// Parameters lie in a flat buffer one behind the other, so that one of odd size leaves all that follow misaligned.
+TYPED_TEST(LinearTest, ParametersMayStartAtAnyElement) {
+  using T = TypeParam;
+  const MatmulDims d{24, 32, 40};
+  Problem<T> p(d);
+  const auto behind_one = [](auto& array) {
+    auto values = array.values();
+    values.insert(values.begin(), values.front());
+    return GuardedArray(values);
+  };
+  const auto without_first = [](auto& array) {
+    auto values = array.values();
+    values.erase(values.begin());
+    return GuardedArray(values);
+  };
+  GuardedArray<T> weight = behind_one(p.weight), bias = behind_one(p.bias), y(d.m * d.n), gelu(d.m * d.n), dx(d.m * d.k);
+  GuardedArray<float> dweight(d.n * d.k + 1), dbias(d.n + 1);
+  run_ops<T>([&](Ops& ops, Stream& s, OpMemory& on) {
+    ops.linear_forward(s, {on(p.x), on(weight) + 1, on(bias) + 1, nullptr, on(y), d,
+                           on.scratch(ops.scratch_sizes().linear_forward(kDType<T>, d)), on(gelu)});
+    ops.linear_backward(s, {on(p.dy), on(p.x), on(weight) + 1, on(dx), on(dweight) + 1, on(dbias) + 1, d,
+                            on.scratch(ops.scratch_sizes().linear_backward(kDType<T>, d))});
+  });
+  const Product expected_y = p.expected_y(true, false), expected_dx = p.expected_dx();
+  const Product expected_dweight = p.expected_dweight(), expected_dbias = p.expected_dbias();
+  GuardedArray<float> got_dweight = without_first(dweight), got_dbias = without_first(dbias);
+  expect_within(y, expected_y.value, expected_y.allowed, "y");
+  expect_within(dx, expected_dx.value, expected_dx.allowed, "dx");
+  expect_within(got_dweight, expected_dweight.value, expected_dweight.allowed, "dweight");
+  expect_within(got_dbias, expected_dbias.value, expected_dbias.allowed, "dbias");
 }
 
 TYPED_TEST(LinearTest, LeavesOutWhatIsNotWanted) {

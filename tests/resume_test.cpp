@@ -83,8 +83,9 @@ struct Saved {
 };
 
 // Saves while the next step runs, and goes on.
-Saved save_by_four(const std::string& root, const std::string& swap) {
+Saved save_by_four(const std::string& root, const std::string& swap, bool on_host = false) {
   RunSetup setup = small_run();
+  setup.on_host = on_host;
   put(setup, 3, OffloadDevice::nvme, swap);
   setup.edit_request = [](PlanRequest& request) { request.snapshot_bytes = 1; };
   Saved saved;
@@ -110,8 +111,9 @@ struct Resumed {
   std::uint64_t later = 0;
 };
 
-Resumed resume(const Saved& saved, int stage, OffloadDevice device, int world, const std::string& swap) {
+Resumed resume(const Saved& saved, int stage, OffloadDevice device, int world, const std::string& swap, bool on_host = false) {
   RunSetup setup = small_run();
+  setup.on_host = on_host;
   put(setup, stage, device, swap);
   Resumed resumed;
   const auto act = [&](RunSetup& mine) {
@@ -136,7 +138,7 @@ Resumed resume(const Saved& saved, int stage, OffloadDevice device, int world, c
 TEST(Resume, AnyWorldStageAndPlacementHasTheSavedState) {
   const ScratchFolder root, swap;
   const Saved saved = save_by_four(root.path(), swap.path());
-  for (const int world : testing::kSanitized ? std::vector<int>{3} : std::vector<int>{1, 2, 3, 5, 8}) {
+  for (const int world : testing::kSanitized || testing::on_cuda() ? std::vector<int>{3} : std::vector<int>{1, 2, 3, 5, 8}) {
     for (const int stage : {0, 1, 2, 3}) {
       std::set<std::uint64_t> later;
       for (const OffloadDevice device : {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme}) {
@@ -178,6 +180,19 @@ TEST(Resume, TheSameWorldGoesOnAsIfNothingHadHappened) {
   for (const int stage : {0, 1, 2, 3}) {
     for (const OffloadDevice device : {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme}) {
       EXPECT_EQ(resume(saved, stage, device, 4, swap.path()).later, saved.later) << "stage " << stage;
+    }
+  }
+}
+
+// What kind of device a checkpoint comes from is nothing it holds. (One kind, where CUDA devices are not under test.)
+TEST(Resume, DevicesOfAllKindsShareCheckpoints) {
+  for (const bool saved_on_host : {true, false}) {
+    const ScratchFolder root, swap;
+    const Saved saved = save_by_four(root.path(), swap.path(), saved_on_host);
+    for (const int world : {1, 2}) {
+      const Resumed resumed = resume(saved, 3, OffloadDevice::cpu, world, swap.path(), !saved_on_host);
+      EXPECT_EQ(resumed.at_load, saved.at_save) << (saved_on_host ? "saved" : "gone on with") << " on the host device, world " << world;
+      EXPECT_NE(resumed.later, resumed.at_load);
     }
   }
 }

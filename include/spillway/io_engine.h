@@ -58,6 +58,10 @@ class IoEngine {
 struct IoEngineOptions {
   std::string name = "auto";  // auto, io_uring, libaio, threads
   int depth = 32;             // 1 to 4096
+  // Memory that most requests will lie in, which outlives the engine and stays mapped as it is. io_uring has the kernel
+  // pin it once, and not again for every request; where the kernel will not, a warning says so, once. Costs start-up time
+  // that grows with the memory.
+  std::span<std::byte> memory = {};
 };
 
 // "auto" takes the first engine that works here, and warns once if it is not the best one built in; an

@@ -34,6 +34,10 @@ struct SwapStoreOptions {
   std::function<std::unique_ptr<IoEngine>(const IoEngineOptions&)> make_engine;
 };
 
+// How much a channel will move. Only for one that moves something every step is it worth it to register
+// IoEngineOptions::memory.
+enum class ChannelUse : std::uint8_t { occasional, every_step };
+
 // A finished transfer: the caller's tag.
 struct SwapCompletion {
   std::uint64_t tag;
@@ -77,7 +81,8 @@ class SwapStore {
 
   virtual ~SwapStore() = default;
 
-  virtual std::unique_ptr<SwapChannel> open_channel() = 0;
+  virtual std::unique_ptr<SwapChannel> open_channel(ChannelUse use) = 0;
+  std::unique_ptr<SwapChannel> open_channel() { return open_channel(ChannelUse::occasional); }
 
   // Sums over all channels so far. Thread-safe.
   virtual SwapCounters counters() const = 0;

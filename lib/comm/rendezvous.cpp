@@ -41,6 +41,7 @@ struct Header {
   char magic[sizeof(kMagic)];
   std::int32_t ranks;
   std::atomic<std::uint32_t> seated;
+  std::atomic<std::uint32_t> given_up;  // somebody's time was over
   std::atomic<std::int64_t> end;
 
   Seat& seat(int rank) { return reinterpret_cast<Seat*>(this + 1)[rank]; }
@@ -80,10 +81,12 @@ class Waiting {
   Waiting(const Launch& launch, const std::string& path, double timeout_s)
       : launch_(launch), path_(path), timeout_s_(timeout_s), end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s))) {}
 
-  // Throws when the time is over; `header` is null while there is no file.
+  // Throws when the time is over, here or for another rank, which ends then; `header` is null while there is no file.
   void check(Header* header) const {
-    if (header != nullptr) check_alive(*header);
-    if (Clock::now() < end_) return;
+    const bool given_up = header != nullptr && header->given_up.load(std::memory_order_acquire) != 0;
+    if (header != nullptr && !given_up) check_alive(*header);
+    if (Clock::now() < end_ && !given_up) return;
+    if (header != nullptr) header->given_up.store(1, std::memory_order_release);
     std::vector<int> missing;
     for (int r = 0; r < launch_.size; ++r) {
       const bool there = r == launch_.rank || (header != nullptr && header->seat(r).filled.load(std::memory_order_acquire) != 0);

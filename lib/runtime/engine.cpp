@@ -27,13 +27,14 @@ constexpr double kLongestRehearsal_s = 20.0;
 // The first run touches every page and starts every thread, which no later one does: the last is measured.
 constexpr std::uint32_t kRehearsals = 2;
 
-std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan, const EngineOptions& engine_options) {
+std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan, std::span<std::byte> pinned, const EngineOptions& engine_options) {
   const std::int64_t bytes = plan.tiers[static_cast<std::size_t>(Tier::nvme)].peak;
   if (bytes == 0) return nullptr;
   SwapStoreOptions options;
   options.folder = config.offload_optimizer.nvme_path.empty() ? config.offload_param.nvme_path : config.offload_optimizer.nvme_path;
   options.bytes = bytes;
   options.engine.name = config.spillway.io_engine;
+  options.engine.memory = pinned;
   options.verify = config.spillway.verify;
   options.make_engine = engine_options.make_io_engine;
   for (const ExtentPlan& extent : plan.extents) {
@@ -90,7 +91,7 @@ class Engine::Impl {
         device(std::move(device)),
         memory(this->plan, this->device->allocate_arena(arena_bytes(this->plan, Tier::device)),
                this->device->allocate_pinned(arena_bytes(this->plan, Tier::host))),
-        store(open_store(this->config, this->plan, options)),
+        store(open_store(this->config, this->plan, memory.host(), options)),
         ops(this->device->make_ops(this->config.dtype)),
         gate(this->config),
         links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, options.device_world, this->plan)),

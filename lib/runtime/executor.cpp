@@ -98,7 +98,7 @@ class Executor::Impl {
 class Executor::Impl::NvmeLane {
  public:
   NvmeLane(Impl& executor, Lane lane, Chaos& chaos)
-      : executor_(executor), lane_(lane), chaos_(chaos), channel_(executor.store_->open_channel()) {}
+      : executor_(executor), lane_(lane), chaos_(chaos), channel_(executor.store_->open_channel(ChannelUse::every_step)) {}
 
   void play(const Order& order) {
     LaneProgram& lanes = executor_.program(order.program);

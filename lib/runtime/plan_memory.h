@@ -22,6 +22,12 @@ class PlanMemory {
     return arenas_[static_cast<std::size_t>(b.tier)] + b.offset;
   }
 
+  // All that the plan uses of the host tier.
+  std::span<std::byte> host() const {
+    constexpr auto tier = static_cast<std::size_t>(Tier::host);
+    return {arenas_[tier], static_cast<std::size_t>(plan_.tiers[tier].peak)};
+  }
+
   std::span<std::byte> bytes(const Access& access) const {
     return {at(access.buffer) + access.begin, static_cast<std::size_t>(access.end - access.begin)};
   }

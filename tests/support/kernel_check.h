@@ -50,16 +50,17 @@ std::vector<double> as_double(const std::vector<T>& values) {
   return as_double(std::span<const T>(values));
 }
 
-// |got - expected| <= bound * max |expected| + one rounding to T, for every element.
+// |got - expected| <= bound * max |expected| + one rounding to T (+ what `more` allows the element), for every element.
 template <class T>
 void expect_close(std::span<const T> got, const std::vector<double>& expected, double bound,
-                  const std::string& what) {
+                  const std::string& what, std::span<const double> more = {}) {
   ASSERT_EQ(got.size(), expected.size()) << what;
   double largest = 0.0;
   for (const double e : expected) largest = std::max(largest, std::fabs(e));
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const double difference = std::fabs(static_cast<double>(to_float(got[i])) - expected[i]);
-    const double allowed = bound * largest + kRoundoff<T> * std::fabs(expected[i]) + kSmallestRounding<T>;
+    const double allowed =
+        bound * largest + kRoundoff<T> * std::fabs(expected[i]) + kSmallestRounding<T> + (more.empty() ? 0.0 : (1 + kRoundoff<T>) * more[i]);
     ASSERT_LE(difference, allowed) << what << ", element " << i << ": " << to_float(got[i]) << ", expected "
                                    << expected[i] << " (largest " << largest << ")";
   }

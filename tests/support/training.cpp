@@ -14,6 +14,11 @@
 
 namespace spillway::testing {
 
+bool on_cuda() {
+  const char* device = std::getenv("SPILLWAY_TEST_DEVICE");
+  return device != nullptr && std::string_view(device) == "cuda";
+}
+
 ScratchFolder::ScratchFolder() {
   // Beside the test's own executable: a build folder is on a disk, /tmp may not be.
   std::string name = std::filesystem::current_path() / "scratch-XXXXXX";
@@ -42,10 +47,7 @@ RunSetup tiny_run() {
 
 namespace {
 
-bool on_cuda(const RunSetup& setup) {
-  const char* device = std::getenv("SPILLWAY_TEST_DEVICE");
-  return !setup.on_host && device != nullptr && std::string_view(device) == "cuda";
-}
+bool on_cuda(const RunSetup& setup) { return on_cuda() && !setup.on_host; }
 
 std::unique_ptr<Device> open_device(const RunSetup& setup) {
   if (on_cuda(setup)) return make_cuda_device(setup.world == nullptr ? 0 : setup.world->rank());

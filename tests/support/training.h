@@ -19,6 +19,9 @@ namespace spillway::testing {
 // Of the initial values.
 inline constexpr std::uint64_t kSeed = 7;
 
+// Whether runs are on CUDA devices, which CI simulates: tests then take fewer of them.
+bool on_cuda();
+
 struct RunSetup {
   Config config;
   ModelSpec spec;
