@@ -8,7 +8,7 @@ import sys
 
 import models
 from step import SKIPPED, figures
-from target import Target
+from target import OUTER_LIBRARIES, Target
 from throughput import Bench
 from workload import skip
 
@@ -21,7 +21,7 @@ STEPS = 10
 def run_peer(target, peer, model_file, micro_batch, accumulation):
     """(its figures, or None, and why)"""
     command = [sys.executable, target.root / "bench/peers/gpu_peer.py", peer, model_file, micro_batch, accumulation, STEPS]
-    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}  # it has libraries of its own
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.environ[OUTER_LIBRARIES]}  # not the bundle's: it has libraries of its own
     done = subprocess.run([str(word) for word in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     lines = done.stdout.splitlines()
     if done.returncode == 0:

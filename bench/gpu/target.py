@@ -6,6 +6,7 @@ import pathlib
 # Where the simulated library for cuBLASLt, the runtime and NCCL is in a build folder, and the module made of it.
 SIMULATED_MODULE = "tests/cuda_sim/libspillway_cuda_sim.so"
 MODULE = "gpu/libspillway_cuda.so"
+OUTER_LIBRARIES = "SPILLWAY_CHECK_OUTER_LIBRARIES"  # LD_LIBRARY_PATH of who started the check
 
 
 class Target:
@@ -45,7 +46,7 @@ class Target:
         folders = [str(bundled), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "SPILLWAY_CUDA_MODULE": str(self.module), "SPILLWAY_TEST_DEVICE": "cuda",
                 "SPILLWAY_CHECK_ROOT": str(self.root), "SPILLWAY_CHECK_BUILD": str(self.build), "SPILLWAY_CHECK_OUT": str(self.out),
-                "SPILLWAY_CHECK_DRY": str(int(self.dry)), "PYTHONUNBUFFERED": "1"}
+                "SPILLWAY_CHECK_DRY": str(int(self.dry)), OUTER_LIBRARIES: os.environ.get("LD_LIBRARY_PATH", ""), "PYTHONUNBUFFERED": "1"}
 
     def why_unusable(self):
         """What is missing, or ''."""
