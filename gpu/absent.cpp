@@ -1,11 +1,8 @@
 // What the module does not have yet.
 #include "gpu/nccl_world.h"
-#include "gpu/ops.h"
 #include "spillway/error.h"
 
 namespace spillway::cuda {
-
-std::unique_ptr<Ops> make_ops(DType) { throw DeviceError("[cuda] make the operations: this build has no kernels"); }
 
 std::unique_ptr<World> make_nccl_world(World&, Device&, const WorldOptions&) {
   throw CommError("[nccl] join the ranks: this build has no NCCL");

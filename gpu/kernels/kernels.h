@@ -62,9 +62,9 @@ struct CrossEntropyChunk {
   const std::int32_t* targets;  // (rows); negative: no loss, no gradient
   float gradient_scale;
   double* losses;               // (rows) f64
-  void* dlogits;                // (rows, vocabulary) T: gradient_scale * (softmax - one-hot), or nullptr; as logits
+  void* dlogits;                // (rows, vocabulary) T: gradient_scale * (softmax - one-hot), or nullptr; placed as logits
   std::int64_t rows, vocabulary;
-  std::int64_t stride;          // a multiple of 4
+  std::int64_t stride;          // a multiple of 4; what lies behind a row up to there is nobody else's
 };
 template <class T>
 void cross_entropy(cudaStream_t stream, const CrossEntropyChunk& op);

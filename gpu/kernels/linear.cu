@@ -1,8 +1,8 @@
 // What surrounds the products of linear maps: the epilogue where cuBLASLt has none, and the gradient of the bias.
 #include <algorithm>
 
-#include "gpu/kernels/group.h"
 #include "gpu/kernels/kernels.h"
+#include "gpu/kernels/vectors.h"
 #include "gpu/scratch_sizes.h"
 #include "intrinsics/launch.h"
 #include "intrinsics/math.h"
@@ -12,16 +12,10 @@ namespace spillway::cuda {
 
 namespace {
 
-using gpu::from_float;
-using gpu::launch;
-using gpu::LaunchShape;
-using gpu::to_float;
-
 constexpr std::int64_t kMaxGridRows = 65535;
+constexpr int kWidth = 4;  // columns of a thread, where they allow it
 
-constexpr unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
-  return static_cast<unsigned>((items + per_block - 1) / per_block);
-}
+constexpr unsigned blocks_for(std::int64_t items, std::int64_t per_block) { return static_cast<unsigned>(divide_up(items, per_block)); }
 
 constexpr int kEpilogueThreads = 128;
 
@@ -29,21 +23,17 @@ constexpr int kEpilogueThreads = 128;
 // by memory, and so are its neighbours; it only runs where cuBLASLt refused.
 template <class T, int W>
 __global__ void __launch_bounds__(kEpilogueThreads) linear_epilogue_kernel(LinearEpilogue op) {
-  using Values = Group<T, W>;
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.x) * kEpilogueThreads + threadIdx.x) * W;
   if (column < op.n) {
-    const Values bias = Values::load(static_cast<const T*>(op.bias) + column);
+    float bias[W];
+    load(static_cast<const T*>(op.bias) + column, W, bias);
     for (std::int64_t row = blockIdx.y; row < op.rows; row += gridDim.y) {
       const std::int64_t at = row * op.n + column;
-      const Group<float, W> sums = Group<float, W>::load(op.product + at);
-      Values y;
-      if (op.residual != nullptr) {
-        const Values residual = Values::load(static_cast<const T*>(op.residual) + at);
-        for (int i = 0; i < W; ++i) y.of[i] = from_float<T>(sums.of[i] + to_float(bias.of[i]) + to_float(residual.of[i]));
-      } else {
-        for (int i = 0; i < W; ++i) y.of[i] = from_float<T>(sums.of[i] + to_float(bias.of[i]));
-      }
-      y.store(static_cast<T*>(op.y) + at);
+      float sums[W], residual[W] = {};
+      load(op.product + at, W, sums);
+      if (op.residual != nullptr) load(static_cast<const T*>(op.residual) + at, W, residual);
+      for (int i = 0; i < W; ++i) sums[i] += bias[i] + residual[i];
+      store(sums, static_cast<T*>(op.y) + at, W);
     }
   }
 }
@@ -59,13 +49,14 @@ __global__ void __launch_bounds__(kPartialThreads)
   if (column < n) {
     for (std::int64_t first = blockIdx.y * kRowsPerPartial; first < rows; first += gridDim.y * kRowsPerPartial) {
       const std::int64_t end = first + kRowsPerPartial < rows ? first + kRowsPerPartial : rows;
-      Group<float, W> sums{};
+      float sums[W] = {};
 #pragma unroll 8
       for (std::int64_t row = first; row < end; ++row) {
-        const Group<T, W> values = Group<T, W>::load(x + row * n + column);
-        for (int i = 0; i < W; ++i) sums.of[i] += to_float(values.of[i]);
+        float values[W];
+        load(x + row * n + column, W, values);
+        for (int i = 0; i < W; ++i) sums[i] += values[i];
       }
-      for (int i = 0; i < W; ++i) partials[first / kRowsPerPartial * n + column + i] = sums.of[i];
+      store(sums, partials + first / kRowsPerPartial * n + column, W);
     }
   }
 }
@@ -91,37 +82,31 @@ __global__ void __launch_bounds__(kTreeColumns* kTreeStrands)
   }
 }
 
-template <class T, int W>
-void launch_epilogue(cudaStream_t stream, const LinearEpilogue& op) {
-  const LaunchShape shape{dim3(blocks_for(op.n, kEpilogueThreads * W), static_cast<unsigned>(std::min(op.rows, kMaxGridRows))),
-                          dim3(kEpilogueThreads)};
-  launch("linear_epilogue", linear_epilogue_kernel<T, W>, shape, stream, op);
-}
-
-template <class T, int W>
-void launch_partials(cudaStream_t stream, const T* dy, float* partials, std::int64_t rows, std::int64_t n) {
-  const std::int64_t num_partials = (rows + kRowsPerPartial - 1) / kRowsPerPartial;
-  const LaunchShape shape{dim3(blocks_for(n, kPartialThreads * W), static_cast<unsigned>(std::min(num_partials, kMaxGridRows))),
-                          dim3(kPartialThreads)};
-  launch("column_partials", column_partials_kernel<T, W>, shape, stream, dy, partials, rows, n);
-}
-
 }  // namespace
 
 template <class T>
 void linear_epilogue(cudaStream_t stream, const LinearEpilogue& op) {
-  const bool grouped = op.n % 4 == 0 && is_aligned<float, 4>(op.product) && is_aligned<T, 4>(op.bias) && is_aligned<T, 4>(op.residual) &&
-                       is_aligned<T, 4>(op.y);
-  grouped ? launch_epilogue<T, 4>(stream, op) : launch_epilogue<T, 1>(stream, op);
+  const bool in_vectors = op.n % kWidth == 0 && is_aligned<kWidth>(op.product) && is_aligned<kWidth>(static_cast<const T*>(op.bias)) &&
+                          is_aligned<kWidth>(static_cast<const T*>(op.residual)) && is_aligned<kWidth>(static_cast<const T*>(op.y));
+  with_vectors_if<kWidth>(in_vectors, [&](auto width) {
+    const LaunchShape shape{dim3(blocks_for(op.n, kEpilogueThreads * width()), static_cast<unsigned>(std::min(op.rows, kMaxGridRows))),
+                            dim3(kEpilogueThreads)};
+    launch("linear_epilogue", linear_epilogue_kernel<T, width()>, shape, stream, op);
+  });
 }
 
 template <class T>
 void column_sum(cudaStream_t stream, const void* dy, float* dbias, std::int64_t rows, std::int64_t n, void* scratch) {
   const T* const x = static_cast<const T*>(dy);
   float* const partials = static_cast<float*>(scratch);
-  n % 4 == 0 && is_aligned<T, 4>(x) ? launch_partials<T, 4>(stream, x, partials, rows, n) : launch_partials<T, 1>(stream, x, partials, rows, n);
-  launch("column_totals", column_totals_kernel, {dim3(blocks_for(n, kTreeColumns)), dim3(kTreeColumns * kTreeStrands)}, stream, partials, dbias,
-         (rows + kRowsPerPartial - 1) / kRowsPerPartial, n);
+  const std::int64_t num_partials = divide_up(rows, kRowsPerPartial);
+  with_vectors_if<kWidth>(n % kWidth == 0 && is_aligned<kWidth>(x), [&](auto width) {
+    const LaunchShape shape{dim3(blocks_for(n, kPartialThreads * width()), static_cast<unsigned>(std::min(num_partials, kMaxGridRows))),
+                            dim3(kPartialThreads)};
+    launch("column_partials", column_partials_kernel<T, width()>, shape, stream, x, partials, rows, n);
+  });
+  const LaunchShape shape{dim3(blocks_for(n, kTreeColumns)), dim3(kTreeColumns * kTreeStrands)};
+  launch("column_totals", column_totals_kernel, shape, stream, partials, dbias, num_partials, n);
 }
 
 template void linear_epilogue<float>(cudaStream_t, const LinearEpilogue&);

@@ -8,30 +8,27 @@
 #include <cfloat>
 #include <cmath>
 
-#include "gpu/kernels/group.h"
 #include "gpu/kernels/kernels.h"
-#include "intrinsics/launch.h"
-#include "intrinsics/math.h"
+#include "gpu/kernels/vectors.h"
 #include "intrinsics/warp.h"
 
 namespace spillway::cuda {
 
 namespace {
 
-constexpr int kGroup = 4;
+constexpr int kWidth = 4;
 constexpr int kShortRowThreads = 256, kLongRowThreads = 1024;
 constexpr std::int64_t kLongRow = 8192;  // logits
 constexpr int kSumThreads = 256;
 
-// Logits [first, first + kGroup) of a row, -infinity (no part of softmax) behind its end.
-__device__ inline Group<float, kGroup> load_logits(const float* row, std::int64_t first, std::int64_t vocabulary) {
-  Group<float, kGroup> x = Group<float, kGroup>::load(row + first);
-  if (first + kGroup > vocabulary) {
-    for (int i = 0; i < kGroup; ++i) {
-      if (first + i >= vocabulary) x.of[i] = -INFINITY;
+// Logits [first, first + kWidth) of a row, -infinity (no part of softmax) behind its end.
+__device__ inline void load_logits(const float* row, std::int64_t first, std::int64_t vocabulary, float (&x)[kWidth]) {
+  load(row + first, kWidth, x);
+  if (first + kWidth > vocabulary) {
+    for (int i = 0; i < kWidth; ++i) {
+      if (first + i >= vocabulary) x[i] = -INFINITY;
     }
   }
-  return x;
 }
 
 // The largest logit of a row and the sum of e^(logit - largest), the same in every thread of the block. Terms are added
@@ -44,14 +41,15 @@ struct RowSums {
 __device__ inline RowSums sum_row(const float* row, std::int64_t vocabulary) {
   float largest = -FLT_MAX;
   double sum = 0.0;
-  for (std::int64_t first = kGroup * static_cast<std::int64_t>(threadIdx.x); first < vocabulary; first += kGroup * blockDim.x) {
-    const Group<float, kGroup> x = load_logits(row, first, vocabulary);
-    const float highest = fmaxf(fmaxf(x.of[0], x.of[1]), fmaxf(x.of[2], x.of[3]));
+  for (std::int64_t first = kWidth * static_cast<std::int64_t>(threadIdx.x); first < vocabulary; first += kWidth * blockDim.x) {
+    float x[kWidth];
+    load_logits(row, first, vocabulary, x);
+    const float highest = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
     if (highest > largest) {
       sum *= static_cast<double>(expf(largest - highest));
       largest = highest;
     }
-    const float terms = (expf(x.of[0] - largest) + expf(x.of[1] - largest)) + (expf(x.of[2] - largest) + expf(x.of[3] - largest));
+    const float terms = (expf(x[0] - largest) + expf(x[1] - largest)) + (expf(x[2] - largest) + expf(x[3] - largest));
     sum += static_cast<double>(terms);
   }
   const float largest_of_all = gpu::block_max(largest);
@@ -71,18 +69,17 @@ __global__ void __launch_bounds__(kLongRowThreads) cross_entropy_kernel(CrossEnt
   }
   if (dlogits != nullptr) {
     const float scale = target < 0 ? 0.0f : static_cast<float>(static_cast<double>(op.gradient_scale) / sums.sum);
-    for (std::int64_t first = kGroup * static_cast<std::int64_t>(threadIdx.x); first < op.vocabulary; first += kGroup * blockDim.x) {
-      Group<T, kGroup> gradient;
-      if (target < 0) {
-        for (int i = 0; i < kGroup; ++i) gradient.of[i] = gpu::from_float<T>(0.0f);
-      } else {
-        const Group<float, kGroup> x = load_logits(logits, first, op.vocabulary);
-        for (int i = 0; i < kGroup; ++i) {
-          const float probability = expf(x.of[i] - sums.largest) * scale;
-          gradient.of[i] = gpu::from_float<T>(first + i == target ? probability - op.gradient_scale : probability);
+    for (std::int64_t first = kWidth * static_cast<std::int64_t>(threadIdx.x); first < op.vocabulary; first += kWidth * blockDim.x) {
+      float gradient[kWidth] = {};
+      if (target >= 0) {
+        float x[kWidth];
+        load_logits(logits, first, op.vocabulary, x);
+        for (int i = 0; i < kWidth; ++i) {
+          const float probability = expf(x[i] - sums.largest) * scale;
+          gradient[i] = first + i == target ? probability - op.gradient_scale : probability;
         }
       }
-      gradient.store(dlogits + first);
+      store(gradient, dlogits + first, kWidth);
     }
   }
 }
