@@ -82,7 +82,7 @@ class Run:
         """Medians over the steps after the first two, which fill the pipeline."""
         steady = self.steps[2:] or self.steps
         step_ms = statistics.median(step["step_ms"] for step in steady)
-        lanes = {lane: statistics.median(step["busy_ms"].get(lane, 0.0) for step in steady) for step in steady[-1:] for lane in step["busy_ms"]}
+        lanes = {lane: statistics.median(step["lanes_busy_ms"].get(lane, 0.0) for step in steady) for lane in steady[-1]["lanes_busy_ms"]}
         busiest = max(lanes, key=lanes.get, default=None)
         tokens = self.start["train_batch_size"] * self.start["sequence_length"]
         return {"tokens_per_step": tokens, "tokens_per_s": tokens / step_ms * 1e3, "step_ms": step_ms, "busy_ms": lanes, "busiest_lane": busiest,
