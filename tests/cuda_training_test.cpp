@@ -87,9 +87,10 @@ TEST_P(WithinAStep, CopiesAreAsynchronousNothingIsAllocatedAndTheHostWaitsWhereT
   EXPECT_EQ(after.stream_synchronisations, 0);
   EXPECT_EQ(after.device_synchronisations, 0);
   // Beside the plan's own: the caller's, at the gate; and, once a step, for the last tasks of each stream of the step
-  // before the last, whose events are about to be used again.
+  // before the last, whose events are about to be used again. A lane that also has transfers to reap may come to wait for
+  // the same event twice.
   constexpr std::int64_t kStreams = 4;
-  EXPECT_LE(after.event_synchronisations, (steps + 1) * (waits + 1 + kStreams));
+  EXPECT_LE(after.event_synchronisations, (steps + 1) * (2 * waits + 1 + kStreams));
 }
 INSTANTIATE_TEST_SUITE_P(Placements, WithinAStep, ::testing::Values(OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme));
 

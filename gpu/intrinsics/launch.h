@@ -42,8 +42,7 @@ template <class... Params, class... Args>
 void launch(const char* name, void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream, Args&&... args) {
   static_assert(sizeof...(Params) == sizeof...(Args), "a kernel takes as many arguments as it has parameters");
   if (shape.shared_bytes > kDefaultSharedBytes) {
-    // Per kernel and device. Asking costs well under a microsecond; raising only when needed keeps the call off
-    // every launch but the first.
+    // The limit is the kernel's on the current device and stays raised; so it is asked for, not remembered here.
     cudaFuncAttributes attributes{};
     detail::check_launch(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), name, "ask for its limits: ", shape);
     if (static_cast<std::size_t>(attributes.maxDynamicSharedSizeBytes) < shape.shared_bytes) {

@@ -3,7 +3,8 @@
 // the probabilities from the forward's log-sum-exp (Dao 2023, arXiv:2307.08691, section 3.1, algorithm 2). With p the
 // probabilities and dp = dy transpose(v):
 //   dv = transpose(p) dy,   ds = p (dp - row sum of dy * y),   dq = scale ds k,   dk = scale transpose(ds) q
-// The second pass works on transposes throughout: its rows are keys and its columns queries.
+// The second pass works on transposes throughout: its rows are keys and its columns queries. Rows past the end of a
+// tensor are zeros, as are their statistics here, and so add nothing anywhere.
 #pragma once
 
 #include <cmath>
@@ -85,8 +86,7 @@ __global__ void __launch_bounds__(BackwardShape<T, kColumns>::kThreads) backward
   for (int half = 0; half < 2; ++half) {
     const int row = warp_row + half * 8 + gpu::lane_index() / 4;
     product[half] = row_product(dy, matrix_of(static_cast<const T*>(op.y), op.dims, head, vectors), row);
-    // Rows past the end have no probabilities.
-    log_sum_exp[half] = row < time ? op.log_sum_exp[head * time + row] * kLog2OfE : INFINITY;
+    log_sum_exp[half] = row < time ? op.log_sum_exp[head * time + row] * kLog2OfE : 0.0f;
     if (row < time && gpu::lane_index() % 4 == 0) row_products[head * time + row] = product[half];
   }
 
@@ -124,15 +124,15 @@ __global__ void __launch_bounds__(BackwardShape<T, kColumns>::kThreads) backward
   }
 }
 
-// One value of each query that is column 2t or 2t + 1 of one of N fragments; `past_end` for those that do not exist.
+// One value of each query that is column 2t or 2t + 1 of one of N fragments.
 template <int N>
-__device__ void load_columns(float (&out)[N][2], const float* of_query, int first, int time, float past_end) {
+__device__ void load_columns(float (&out)[N][2], const float* of_query, int first, int time) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int query = first + n * 8 + gpu::lane_index() % 4 * 2 + e;
-      out[n][e] = query < time ? of_query[query] : past_end;
+      out[n][e] = query < time ? of_query[query] : 0.0f;
     }
   }
 }
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(BackwardShape<T, kColumns>::kThreads) backward
     if (warp_row < time && query + Shape::kTile > warp_row) {
       constexpr int kFragments = Shape::kTile / 8;
       float p[1][kFragments][4] = {}, dp[1][kFragments][4] = {}, of_column[kFragments][2];
-      load_columns(of_column, log_sum_exp, query, time, INFINITY);  // no probabilities past the end
+      load_columns(of_column, log_sum_exp, query, time);
       multiply_transposed<kColumns>(p, keys + offset, queries + current);
       const int own_row = warp_row + gpu::lane_index() / 4, own_column = query + gpu::lane_index() % 4 * 2;
 #pragma unroll
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(BackwardShape<T, kColumns>::kThreads) backward
         }
       }
       multiply<Shape::kRowElements>(dv, p, dys + current + out_column);
-      load_columns(of_column, row_products + head * time, query, time, 0.0f);
+      load_columns(of_column, row_products + head * time, query, time);
       multiply_transposed<kColumns>(dp, values + offset, dys + current);
 #pragma unroll
       for (int n = 0; n < kFragments; ++n) {

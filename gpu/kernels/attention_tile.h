@@ -69,7 +69,7 @@ __device__ void load_tile(gpu::AsyncCopies& copies, T* shared, const Matrix<cons
   for (int i = gpu::thread_in_block(); i < kRows * kVectors; i += gpu::threads_in_block()) {
     const int row = i / kVectors, column = i % kVectors * kVector<T>;
     const bool has_row = first + row < matrix.rows;
-    const T* from = matrix.row(has_row ? first + row : 0) + column;
+    const T* from = matrix.row(first + row) + column;  // read only where it is the matrix's
     T* to = shared + row * kStride<T, kColumns> + column;
     if (matrix.vectors) {
       copies.copy_16(to, from, has_row && column < matrix.columns);

@@ -40,20 +40,6 @@ cudaError_t check_shape(const cudaLaunchConfig_t& config) {
   return cudaSuccess;
 }
 
-// A stream is a thread, and a thread keeps its fibers.
-BlockRunner& runner_of_thread() {
-  constinit thread_local static BlockRunner* runner = nullptr;
-  const Unseen unseen;
-  if (runner == nullptr) {
-    runner = new BlockRunner;
-    // Until the process ends: leak checkers look for it here.
-    static auto* const all = new std::vector<BlockRunner*>;
-    const StateLock lock(state().lock);
-    all->push_back(runner);
-  }
-  return *runner;
-}
-
 // Whether this launch is the one that is to fault.
 bool is_to_fail(State& s) { return s.settings.fail_launch > 0 && --s.settings.fail_launch == 0; }
 
@@ -86,7 +72,7 @@ cudaError_t cuda_sim::launch_kernel(const cudaLaunchConfig_t& config, const Kern
     // operator new aligns for every argument that a kernel can have short of over-aligned ones.
     push(stream, {.what = "a kernel", .run = [grid, arguments = std::vector<std::byte>(bytes, bytes + call.argument_bytes)]() mutable {
                     grid.arguments = arguments.data();
-                    runner_of_thread().run(grid);
+                    BlockRunner::of_thread().run(grid);
                   }});
     return cudaSuccess;
   });

@@ -14,6 +14,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     {
       const StateLock lock(s.lock);
       made = s.streams.emplace_back(std::make_unique<CUstream_st>()).get();
+      made->ordinal = static_cast<int>(s.streams.size());
       made->device = current_device();
       made->priority = priority;
     }

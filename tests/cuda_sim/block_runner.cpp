@@ -21,6 +21,7 @@ namespace cuda_sim {
 namespace {
 
 constinit thread_local BlockRunner* runner_of_thread = nullptr;
+constinit thread_local bool runs_kernel = false;
 
 }  // namespace
 
@@ -52,10 +53,21 @@ BlockRunner::BlockRunner() {
 
 BlockRunner::~BlockRunner() = default;
 
-bool BlockRunner::in_kernel() { return runner_of_thread != nullptr; }
+BlockRunner& BlockRunner::of_thread() {
+  const Unseen unseen;
+  if (runner_of_thread == nullptr) runner_of_thread = new BlockRunner;
+  return *runner_of_thread;
+}
+
+void BlockRunner::end_of_thread() {
+  const Unseen unseen;
+  delete std::exchange(runner_of_thread, nullptr);
+}
+
+bool BlockRunner::in_kernel() { return runs_kernel; }
 
 BlockRunner& BlockRunner::current(const char* what) {
-  if (runner_of_thread == nullptr) violation("%s outside a kernel", what);
+  if (!runs_kernel) violation("%s outside a kernel", what);
   return *runner_of_thread;
 }
 
@@ -67,13 +79,13 @@ void BlockRunner::run(const Grid& grid) {
   blockDim = grid.block;
   if (grid.racecheck) make_fibers(num_threads_);
   shared_.begin_launch(grid.dynamic_bytes, grid.shared_limit);
-  runner_of_thread = this;
+  runs_kernel = true;
   for (unsigned z = 0; z < grid.grid.z; ++z) {
     for (unsigned y = 0; y < grid.grid.y; ++y) {
       for (unsigned x = 0; x < grid.grid.x; ++x) run_block({x, y, z});
     }
   }
-  runner_of_thread = nullptr;
+  runs_kernel = false;
 }
 
 void BlockRunner::run_block(uint3 block) {

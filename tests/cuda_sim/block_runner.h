@@ -57,6 +57,10 @@ class BlockRunner {
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;
 
+  // The calling OS thread's own, made at the first use and kept until end_of_thread().
+  static BlockRunner& of_thread();
+  static void end_of_thread();
+
   // Whose kernel the calling thread is in; a violation if none.
   static BlockRunner& current(const char* what);
   static bool in_kernel();

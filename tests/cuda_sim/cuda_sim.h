@@ -32,7 +32,7 @@ struct Settings {
   Driver driver = Driver::present;
   int driver_version = 13000;
   int devices = 1;                                // at most kMaxDevices
-  std::int64_t memory_bytes = std::int64_t{1} << 30;  // a device's
+  std::int64_t memory_bytes = std::int64_t{1} << 28;  // a device's; what is allocated of it is touched
 
   // Faults.
   std::int64_t fail_allocation_after = -1;  // cudaMalloc that would pass so many bytes fails, whatever cudaMemGetInfo says; -1: never
@@ -67,7 +67,8 @@ CUDA_SIM_API void set_settings(const Settings& settings);
 CUDA_SIM_API Statistics statistics();
 CUDA_SIM_API void reset_statistics();
 
-// Waits for all streams, forgets errors (sticky ones too), sets the settings of the environment and zero statistics. Memory, streams and events stay.
+// Waits for all streams, forgets the devices' errors and the calling thread's, goes back to the environment's settings
+// and zero statistics. Memory, streams and events stay.
 CUDA_SIM_API void reset();
 
 }  // namespace cuda_sim

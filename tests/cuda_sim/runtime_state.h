@@ -45,6 +45,7 @@ struct Operation {
 struct CUstream_st {
   int device = 0;
   int priority = 0;
+  int ordinal = 0;  // of all streams, from 1
   std::uint64_t delay_state = 0;
   std::deque<std::unique_ptr<cuda_sim::Operation>> queue;
   std::unique_ptr<cuda_sim::Operation> running;
@@ -95,6 +96,7 @@ std::int64_t monotonic_ns();
 
 // Error of the calling thread's last failed call; cudaSuccess and cudaErrorNotReady are not remembered.
 cudaError_t remember(cudaError_t error);
+void forget_error();
 
 // An entry point: enter_call, then the body, whose bookkeeping no sanitizer sees.
 template <class Body>

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
+#include "cuda_sim/block_runner.h"
 #include "cuda_sim/runtime_state.h"
 
 namespace cuda_sim {
@@ -34,7 +36,7 @@ Operation* take(CUstream_st& stream) {
 void delay(CUstream_st& stream) {
   const Settings now = settings();
   if (now.delay_seed == 0) return;
-  if (stream.delay_state == 0) stream.delay_state = now.delay_seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(stream.device) + 1;
+  if (stream.delay_state == 0) stream.delay_state = now.delay_seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(stream.ordinal);
   stream.delay_state = stream.delay_state * 6364136223846793005u + 1442695040888963407u;
   usleep(static_cast<useconds_t>((stream.delay_state >> 33) % (static_cast<std::uint64_t>(now.max_delay_us) + 1)));
 }
@@ -67,19 +69,22 @@ void complete(CUstream_st& stream) {
 
 void* run_stream(void* argument) {
   CUstream_st& stream = *static_cast<CUstream_st*>(argument);
+  pthread_setname_np(pthread_self(), ("stream " + std::to_string(stream.ordinal)).c_str());
   for (;;) {
     Operation* operation;
     {
       const Unseen unseen;
       operation = take(stream);
     }
-    if (operation == nullptr) return nullptr;
+    if (operation == nullptr) break;
     tsan_acquire(operation);
     delay(stream);
     run(*operation, stream);
     const Unseen unseen;
     complete(stream);
   }
+  BlockRunner::end_of_thread();
+  return nullptr;
 }
 
 void release(CUstream_st& stream, std::uint64_t sequence) {

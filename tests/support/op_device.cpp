@@ -56,22 +56,45 @@ bool on_cuda() {
 
 Device& device_under_test() { return *under_test().device; }
 
+std::byte* OpMemory::reserve(std::int64_t bytes) {
+  const std::int64_t begin = used_ + kAlignment;
+  used_ = (begin + bytes + static_cast<std::int64_t>(GuardedBytes::kGuard) + kAlignment - 1) / kAlignment * kAlignment;
+  if (used_ > kArenaBytes) throw std::length_error("a test of a kernel uses more than the arena that op_device.cpp gives it");
+  return under_test().arena + begin;
+}
+
+void OpMemory::upload(GuardedBytes& array, std::byte* at) {
+  transfer(*under_test().stream, array.guarded(), at - GuardedBytes::kGuard, Direction::up);
+  placed_.push_back({&array, at});
+}
+
 std::byte* OpMemory::place(GuardedBytes& array) {
   for (const Placed& known : placed_)
     if (known.array == &array) return known.at;
-  std::byte* at = array.data();
   if (on_cuda()) {
-    const std::int64_t begin = used_ + kAlignment;
-    used_ = (begin + static_cast<std::int64_t>(array.span().size() + GuardedBytes::kGuard) + kAlignment - 1) / kAlignment * kAlignment;
-    if (used_ > kArenaBytes) throw std::length_error("a test of a kernel uses more than the arena that op_device.cpp gives it");
-    at = under_test().arena + begin;
-    transfer(*under_test().stream, array.guarded(), at - GuardedBytes::kGuard, Direction::up);
+    upload(array, reserve(static_cast<std::int64_t>(array.span().size())));
+  } else {
+    placed_.push_back({&array, array.data()});
   }
-  placed_.push_back({&array, at});
-  return at;
+  return placed_.back().at;
+}
+
+// On a CUDA device too large to be carried there and back: only its guards are.
+std::span<std::byte> OpMemory::scratch_in_arena(std::int64_t bytes) {
+  constexpr auto kGuard = static_cast<std::int64_t>(GuardedBytes::kGuard);
+  std::byte *const first = reserve(kAlignment + bytes + kGuard), *const at = first + kAlignment;
+  Stream& stream = *under_test().stream;
+  std::memset(under_test().staging, 0xff, static_cast<std::size_t>(std::min(bytes, kStagingBytes)));  // NaN
+  for (std::int64_t done = 0; done < bytes; done += kStagingBytes)
+    stream.copy(at + done, under_test().staging, std::min(bytes - done, kStagingBytes));
+  stream.synchronize();
+  upload(scratch_.emplace_back(0), at - kGuard);
+  upload(scratch_.emplace_back(0), at + bytes + kGuard);
+  return {at, static_cast<std::size_t>(bytes)};
 }
 
 std::span<std::byte> OpMemory::scratch(std::int64_t bytes) {
+  if (on_cuda()) return scratch_in_arena(bytes);
   GuardedBytes& memory = scratch_.emplace_back(static_cast<std::size_t>(bytes));
   return {place(memory), static_cast<std::size_t>(bytes)};
 }

@@ -47,6 +47,10 @@ class OpMemory {
 
  private:
   std::byte* place(GuardedBytes& array);
+  // In the device arena: room between guards, and an array with its guards.
+  std::byte* reserve(std::int64_t bytes);
+  void upload(GuardedBytes& array, std::byte* at);
+  std::span<std::byte> scratch_in_arena(std::int64_t bytes);
 
   struct Placed {
     GuardedBytes* array;

@@ -47,10 +47,10 @@ RunSetup tiny_run() {
 
 namespace {
 
-bool on_cuda(const RunSetup& setup) { return on_cuda() && !setup.on_host; }
+bool takes_cuda(const RunSetup& setup) { return on_cuda() && !setup.on_host; }
 
 std::unique_ptr<Device> open_device(const RunSetup& setup) {
-  if (on_cuda(setup)) return make_cuda_device(setup.world == nullptr ? 0 : setup.world->rank());
+  if (takes_cuda(setup)) return make_cuda_device(setup.world == nullptr ? 0 : setup.world->rank());
   HostDeviceOptions options;
   options.threads = setup.config.spillway.threads;
   options.chaos_max_delay_us = setup.chaos_us;
@@ -59,7 +59,7 @@ std::unique_ptr<Device> open_device(const RunSetup& setup) {
 }
 
 PlanRequest request_of(const RunSetup& setup, const std::vector<std::unique_ptr<Layer>>& layers) {
-  PlanRequest request = make_request(setup.config, setup.spec, layers, setup.time, on_cuda(setup) ? cuda_scratch_sizes() : host_scratch_sizes());
+  PlanRequest request = make_request(setup.config, setup.spec, layers, setup.time, takes_cuda(setup) ? cuda_scratch_sizes() : host_scratch_sizes());
   if (setup.world != nullptr) {
     request.rank = setup.world->rank();
     request.world_size = setup.world->size();
@@ -144,7 +144,7 @@ void for_each_rank(const RunSetup& setup, int world, const std::function<void(Ru
       mine.config.train_batch_size = setup.config.micro_batch_size * setup.config.accumulation_steps * world;
       try {
         std::unique_ptr<World> device_world;
-        if (on_cuda(mine)) {
+        if (takes_cuda(mine)) {
           const std::unique_ptr<Device> device = open_device(mine);
           device_world = make_device_world(*mine.world, *device, {timeout_s});
         }
