@@ -11,7 +11,7 @@ DRY_STEPS = 4
 
 # Largest |loss - stored| / stored. Rounding differs from device to device (order of sums, tensor cores), and training
 # carries it on; a wrong kernel is off by far more within a few steps.
-TOLERANCE = {"fp32": 1e-3, "bf16": 5e-3, "fp16": 2e-3}
+TOLERANCE = {"fp32": 1e-3, "bf16": 1e-2, "fp16": 2e-3}
 
 
 def main():

@@ -1,6 +1,5 @@
 """The steps of the check, in order of value: what would spoil everything after it comes first, what costs most time last."""
 
-import glob
 import os
 import sys
 
@@ -29,6 +28,7 @@ def planned(target, plants=()):
         program("nccl_one_rank", "collectives of one rank, and an abort", 40, *tiny),
         script("losses", "losses of the tiny model, beside the host device's", "losses.py", 60),
         script("placements", "the same state wherever it is kept", "placements.py", 60),
+        *engine_tests(target),
         *(script(tool, f"compute-sanitizer's {tool} over the kernel tests", "sanitizer.py", 45, tool) for tool in SANITIZER_TOOLS),
         program("matmul_roof", "the quickest product cuBLASLt has", 30, *tiny),
         program("link", "copies between host and device beside plain cudaMemcpyAsync", 30, *tiny),
@@ -46,13 +46,23 @@ def planted(plants):
 
 
 def kernel_tests(target):
-    """Those that tests/ builds for either device. What is linked to the simulation itself is of no use on a card."""
-    tests = sorted(glob.glob(str(target.build / "tests/ops_*_test")) + glob.glob(str(target.build / "tests/gpu_*_test")))
-    return [Step(name, "kernels and device against their references", [sys.executable, target.script("gtest.py"), path], 30)
-            for path in tests if os.access(path, os.X_OK) and not calls_simulation(path)
-            for name in [os.path.basename(path).removesuffix("_test")]]
+    """Those that tests/ builds for either device: the ones of the device first, then of the kernels."""
+    paths = [path for pattern in ("gpu_*_test", "ops_*_test") for path in sorted(target.build.glob(f"tests/{pattern}"))]
+    return [test_program(target, path, "device and kernels against their references", 30) for path in paths if runs_here(target, path)]
 
 
-def calls_simulation(path):
+def engine_tests(target):
+    """Of those that train in process, the ones of a single rank."""
+    paths = [target.build / f"tests/{name}_test" for name in ("invariance", "runtime_engine", "engine_fault", "snapshot")]
+    return [test_program(target, path, "the engine in process", 40) for path in paths if path.exists()]
+
+
+def test_program(target, path, what, limit_s):
+    return Step(path.name.replace("_test", ""), what, [sys.executable, target.script("gtest.py"), path], limit_s)
+
+
+def runs_here(target, path):
+    """What is linked to the simulation itself is of no use on a card, nor the other way round."""
     with open(path, "rb") as program:
-        return b"libcuda_sim.so" in program.read()
+        content = program.read()
+    return os.access(path, os.X_OK) and b"libcuda_sim.so" not in content and not (target.dry and b"libcudart.so" in content)
