@@ -37,7 +37,7 @@ class PinnedMemory {
  public:
   explicit PinnedMemory(std::size_t bytes) : bytes_(bytes) {
     void* memory = nullptr;
-    cuda::check(cudaMallocHost(&memory, bytes), "allocate " + std::to_string(bytes) + " bytes of pinned memory");
+    cuda::check(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault), "allocate " + std::to_string(bytes) + " bytes of pinned memory");
     memory_ = Handle(static_cast<std::byte*>(memory));
   }
   std::byte* data() const { return memory_.get(); }

@@ -1,5 +1,5 @@
 // The link between host and device, each way and both at once: the engine's copies between its arenas, beside plain
-// cudaMemcpyAsync between memory of cudaMallocHost and cudaMalloc.
+// cudaMemcpyAsync between memory of cudaHostAlloc and cudaMalloc.
 #include <algorithm>
 #include <chrono>
 #include <functional>

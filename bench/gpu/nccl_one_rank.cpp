@@ -122,12 +122,10 @@ void check_contract(std::int64_t bytes) {
 }
 
 void check_all(bool quick) {
-  int version = 0;
-  check(ncclGetVersion(&version), "ask for the version");
   const std::size_t count = quick ? 1 << 10 : 1 << 24;
   check_library(count);
   check_contract(static_cast<std::int64_t>(count));
-  fmt::print("{{\"nccl_version\": {}, \"elements\": {}}}\n", version, count);
+  fmt::print("{{\"built_for_nccl\": {}, \"elements\": {}}}\n", NCCL_VERSION_CODE, count);
 }
 
 }  // namespace
