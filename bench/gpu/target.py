@@ -44,7 +44,9 @@ class Target:
         """Of every step."""
         bundled = self.build / "lib" if (self.build / "lib").is_dir() else self.build / "bundle/build/lib"
         folders = [str(bundled), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-        return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "SPILLWAY_CUDA_MODULE": str(self.module), "SPILLWAY_TEST_DEVICE": "cuda",
+        # Of a simulated device: what the engine leaves to the libraries, and enough for tiny models.
+        simulated = {"CUDA_SIM_DEVICE": f"memory={(512 + 128) << 20}"} if self.dry else {}
+        return {**os.environ, **simulated, "LD_LIBRARY_PATH": ":".join(folders), "SPILLWAY_CUDA_MODULE": str(self.module), "SPILLWAY_TEST_DEVICE": "cuda",
                 "SPILLWAY_CHECK_ROOT": str(self.root), "SPILLWAY_CHECK_BUILD": str(self.build), "SPILLWAY_CHECK_OUT": str(self.out),
                 "SPILLWAY_CHECK_DRY": str(int(self.dry)), OUTER_LIBRARIES: os.environ.get("LD_LIBRARY_PATH", ""), "PYTHONUNBUFFERED": "1"}
 
