@@ -36,9 +36,11 @@ void finish(ncclComm_t communicator, ncclResult_t begun, const std::string& atte
   check(state, attempted);
 }
 
-ncclConfig_t without_blocking() {
+// As the engine has them.
+ncclConfig_t configuration() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  config.splitShare = 1;
   return config;
 }
 
@@ -81,13 +83,12 @@ void check_library(std::size_t count) {
   cuda::check(cudaSetDevice(0), "use device 0");
   ncclUniqueId id;
   check(ncclGetUniqueId(&id), "make an id");
-  ncclConfig_t config = without_blocking();
+  ncclConfig_t config = configuration();
   ncclComm_t communicator = nullptr, part = nullptr;
   const ncclResult_t begun = ncclCommInitRankConfig(&communicator, 1, id, 0, &config);
   finish(communicator, begun, "start a communicator of one rank");
   run_collectives(communicator, count);
-  config.splitShare = 1;
-  finish(communicator, ncclCommSplit(communicator, 0, 0, &part, &config), "split a communicator");
+  finish(communicator, ncclCommSplit(communicator, 0, 0, &part, nullptr), "split a communicator");
   run_collectives(part, count);
   // What a run does when another rank has died.
   check(ncclCommAbort(part), "abort a communicator");
@@ -97,8 +98,8 @@ void check_library(std::size_t count) {
 void check_contract(std::int64_t bytes) {
   const std::unique_ptr<Device> device = make_cuda_device(0);
   const std::unique_ptr<World> self = make_self_world();
-  const std::unique_ptr<World> world = make_device_world(*self, *device, {});
-  const std::unique_ptr<Communicator> communicator = world->communicator();
+  const std::unique_ptr<World> of_devices = make_device_world(*self, *device, {});
+  const std::unique_ptr<Communicator> communicator = (of_devices ? *of_devices : *self).communicator();
   std::byte* const arena = device->allocate_arena(2 * bytes);
   std::byte* const host = device->allocate_pinned(bytes);
   const std::unique_ptr<Stream> stream = device->make_stream("comm");
