@@ -30,12 +30,9 @@ build=$(cd "$build" && pwd)
 out=${out:-$build/bundle}
 
 cd "$build"
-binaries=()
-for file in app/spillway gpu/libspillway_cuda.so tests/ops_*_test tests/gpu_*_test bench/gpu/*; do
-  if [[ -f $file && -x $file && $file != *_sim ]]; then binaries+=("$file"); fi
-done
-for needed in app/spillway gpu/libspillway_cuda.so bench/gpu/smoke; do
-  [[ -f $needed ]] || die "no $build/$needed; build it first: ninja -C $build"
+mapfile -t binaries < <("$root/gpu-check.sh" --build "$build" --programs)
+for file in "${binaries[@]}"; do
+  [[ -f $file ]] || die "no $build/$file; build it first: ninja -C $build"
 done
 
 # is_left_out NAME: part of every Linux system, of the driver, or said to be on the target.

@@ -24,6 +24,8 @@ def parse():
     parser.add_argument("--minutes", type=float, default=9.8, help="for all steps together; default: 9.8")
     parser.add_argument("--dry-run", action="store_true", help="against the simulation, with tiny sizes: tries the check itself")
     parser.add_argument("--list", action="store_true", help="say what the steps are, and run none")
+    # For scripts/gpu_bundle.sh: the programs that the steps run, relative to the build folder.
+    parser.add_argument("--programs", action="store_true", help=argparse.SUPPRESS)
     # Steps that go wrong, for the test of this driver.
     parser.add_argument("--plant", nargs="+", choices=steps.PLANTED, default=[], help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -76,6 +78,9 @@ def interrupt(number, frame):
 def main():
     arguments = parse()
     target = Target(ROOT, arguments.build.resolve(), arguments.out.resolve(), arguments.dry_run)
+    if arguments.programs:
+        print("\n".join(map(str, steps.programs(target))))
+        return 0
     chosen = selected(steps.planned(target, arguments.plant), arguments.only)
     if arguments.list:
         print("\n".join(f"{step.name:24} {step.limit_s:4.0f} s  {step.what}" for step in chosen))

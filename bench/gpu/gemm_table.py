@@ -32,10 +32,10 @@ def read_table(path):
     return {tuple(row[:4]): int(row[4]) for row in rows if row}
 
 
-def write_table(path, table, stored_text):
-    """Under the head of the stored one."""
-    head = [line for line in stored_text.splitlines() if line.startswith("#")]
-    path.write_text("\n".join([*head, *(f"{a:11} {b:7} {c:4} {d:10} {alignment}" for (a, b, c, d), alignment in table.items())]) + "\n")
+def write_table(path, table, stored, head):
+    """In the order of the stored one, then what it has not."""
+    kinds = [kind for kind in stored if kind in table] + [kind for kind in table if kind not in stored]
+    path.write_text("\n".join([*head, *(f"{a:11} {b:7} {c:4} {d:10} {table[a, b, c, d]}" for a, b, c, d in kinds)]) + "\n")
 
 
 def differences(stored, found):
@@ -47,12 +47,13 @@ def differences(stored, found):
 
 def main():
     target = Target.of_step()
-    done = subprocess.run([target.program("gemm_support")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run([sys.argv[1]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     answer = figures(done.stdout.splitlines())
     if answer is None:
         sys.exit(f"{done.stdout}exit status {done.returncode}")
     found, stored = accepted_alignments(answer["products"]), read_table(target.root / TABLE)
-    write_table(target.out / "gemm_support.txt", found, (target.root / TABLE).read_text())
+    head = [line for line in (target.root / TABLE).read_text().splitlines() if line.startswith("#")]
+    write_table(target.out / "gemm_support.txt", found, stored, head)
     different = list(differences(stored, found))
     print(json.dumps({**answer, "differences": different, "table": str(target.out / "gemm_support.txt")}))
     print("\n".join(different) or f"as {TABLE} says")

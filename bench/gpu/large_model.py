@@ -13,10 +13,18 @@ MICRO_BATCHES = (8, 4, 2, 1)  # sequences; the largest whose activations fit
 STEPS = 4
 
 
+def available_memory():
+    with open("/proc/meminfo", encoding="utf-8") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+
+
 def largest_that_fits(target, candidates):
     """(model, micro-batch), and what was said of those that do not fit."""
     refused = []
     for model in candidates:
+        if models.state_bytes(model) > available_memory():
+            refused.append({"params": models.parameters(model), "state_bytes": models.state_bytes(model), "reason": "the state alone is more than the available memory"})
+            continue
         bench = Bench(target, model)
         for micro_batch in MICRO_BATCHES:
             reason = Spillway(target).why_too_large(config("cpu", micro_batch), bench.model_file, bench.tokens, bench.time)

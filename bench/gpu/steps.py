@@ -1,6 +1,7 @@
 """The steps of the check, in order of value: what would spoil everything after it comes first, what costs most time last."""
 
 import os
+import pathlib
 import sys
 
 from step import Step
@@ -23,7 +24,7 @@ def planned(target, plants=()):
         script("doctor", "versions, and what spillway doctor says of the machine", "doctor.py", 60),
         program("smoke", "a copy each way, a kernel and an event", 30),
         *kernel_tests(target),
-        script("gemm_support", "which products cuBLASLt accepts, and whether they are right", "gemm_table.py", 60),
+        script("gemm_support", "which products cuBLASLt accepts, and whether they are right", "gemm_table.py", 60, target.program("gemm_support")),
         program("stream_stress", "the same sums however long host functions hold the streams up", 30, *tiny),
         program("nccl_one_rank", "collectives of one rank, and an abort", 40, *tiny),
         script("losses", "losses of the tiny model, beside the host device's", "losses.py", 60),
@@ -38,6 +39,12 @@ def planned(target, plants=()):
         script("large_model", "the largest model whose state fits in host memory, up to 8 B parameters", "large_model.py", 240),
         script("peers", "PyTorch and DeepSpeed, the same model, batch and precision", "peers.py", 120),
     ]
+
+
+def programs(target):
+    """What was built and is run, relative to the build folder."""
+    words = [word for step in planned(target) for word in step.command if isinstance(word, pathlib.Path)]
+    return sorted({path.relative_to(target.build) for path in [target.spillway, target.module, *words] if target.build in path.parents})
 
 
 def planted(plants):
