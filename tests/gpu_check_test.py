@@ -76,6 +76,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((self.out / "gemm_support.txt").read_text().split(), (ROOT / "gpu/gemm_support.txt").read_text().split())
         for name in ("ops_layernorm", "memcheck", "racecheck", "synccheck"):
             self.assertGreater(sum(figures[name]["cases"].values()) if name.endswith("check") else figures[name]["cases"], 0, name)
+        self.assertGreater(figures["ops_layernorm"]["largest_share_of_bound"], 0)
         for dtype, losses in figures["losses"].items():
             self.assertLess(losses["largest_deviation"], losses["allowed"], dtype)
         self.assertEqual(len(figures["placements"]["state_hash"]), 4)

@@ -10,6 +10,7 @@ from workload import SKIPPED, work_folder
 
 # One case of so many in a dry run: CI runs them all anyway.
 DRY_SHARDS = 24
+SHARE = "largest_share_of_bound"  # recorded by the tests of kernels: the largest |result - reference| over what is allowed
 SAID_BY_EVERY_CASE = {"name", "file", "line", "status", "result", "timestamp", "time", "classname", "failures", "type_param", "value_param"}
 
 
@@ -25,7 +26,8 @@ def run(program, *arguments, prefix=(), shards=1):
     ran = [case for case in cases if case["status"] == "RUN" and case["result"] != "SKIPPED"]
     recorded = {f"{case['classname']}.{case['name']}": record
                 for case in ran if (record := {key: value for key, value in case.items() if key not in SAID_BY_EVERY_CASE})}
-    return done.returncode, {"cases": len(ran), "failed": [f"{case['classname']}.{case['name']}" for case in ran if case.get("failures")],
+    shares = [float(record[SHARE]) for record in recorded.values() if SHARE in record]
+    return done.returncode, {"cases": len(ran), SHARE: max(shares, default=None), "failed": [f"{case['classname']}.{case['name']}" for case in ran if case.get("failures")],
                              "recorded": recorded}
 
 
