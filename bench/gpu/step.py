@@ -66,8 +66,9 @@ def judge(step, status, seconds, limit_s, log):
 
 def outcome(step, status, seconds, limit_s, reason, log=None):
     lines = lines_of(log) if log else []
+    said = [line for line in lines if not line.startswith("{")]
     return {"step": step.name, "what": step.what, "status": status, "seconds": round(seconds, 3), "limit_s": round(limit_s, 3), "reason": reason,
-            "command": [str(word) for word in step.command], "figures": figures(lines), "tail": "\n".join(lines[-TAIL_LINES:])[-TAIL_CHARACTERS:]}
+            "command": [str(word) for word in step.command], "figures": figures(lines), "tail": "\n".join(said[-TAIL_LINES:])[-TAIL_CHARACTERS:]}
 
 
 def lines_of(log):

@@ -30,7 +30,7 @@ def planned(target, plants=()):
         script("losses", "losses of the tiny model, beside the host device's", "losses.py", 60),
         script("placements", "the same state wherever it is kept", "placements.py", 60),
         *engine_tests(target),
-        *(script(tool, f"compute-sanitizer's {tool} over the kernel tests", "sanitizer.py", 45, tool) for tool in SANITIZER_TOOLS),
+        *(script(tool, f"compute-sanitizer's {tool} over the kernel tests", "sanitizer.py", 35, tool) for tool in SANITIZER_TOOLS),
         program("matmul_roof", "the quickest product cuBLASLt has", 30, *tiny),
         program("link", "copies between host and device beside plain cudaMemcpyAsync", 30, *tiny),
         program("adam", "the optimizer on device and host beside their memories", 40, *tiny),
@@ -61,7 +61,7 @@ def kernel_tests(target):
 def engine_tests(target):
     """Of those that train in process, the ones of a single rank."""
     paths = [target.build / f"tests/{name}_test" for name in ("invariance", "runtime_engine", "engine_fault", "snapshot")]
-    return [test_program(target, path, "the engine in process", 40) for path in paths if path.exists()]
+    return [test_program(target, path, "the engine in process", 30) for path in paths if path.exists()]
 
 
 def test_program(target, path, what, limit_s):

@@ -116,5 +116,5 @@ void check(const Sizes& sizes) {
 
 int main(int argc, char** argv) {
   using spillway::bench::Sizes;
-  return spillway::bench::run_program(argc, argv, [](bool quick) { spillway::bench::check(quick ? Sizes{2048, 100, 2} : Sizes{1 << 20, 300, 20}); });
+  return spillway::bench::run_program(argc, argv, [](bool quick) { spillway::bench::check(quick ? Sizes{2048, 100, 2} : Sizes{1 << 20, 300, 5}); });
 }
