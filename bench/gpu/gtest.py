@@ -27,8 +27,8 @@ def run(program, *arguments, prefix=(), shards=1):
     recorded = {f"{case['classname']}.{case['name']}": record
                 for case in ran if (record := {key: value for key, value in case.items() if key not in SAID_BY_EVERY_CASE})}
     shares = [float(record[SHARE]) for record in recorded.values() if SHARE in record]
-    return done.returncode, {"cases": len(ran), SHARE: max(shares, default=None), "failed": [f"{case['classname']}.{case['name']}" for case in ran if case.get("failures")],
-                             "recorded": recorded}
+    failed = [f"{case['classname']}.{case['name']}" for case in ran if case.get("failures")]
+    return done.returncode, {"cases": len(ran), SHARE: max(shares, default=None), "failed": failed, "recorded": recorded}
 
 
 def main():
