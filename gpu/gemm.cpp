@@ -92,12 +92,21 @@ Kind kind_of(const Product& p) {
           .aux_alignment = alignment_of(p.aux)};
 }
 
+// Of everything that is loaded and stored in vectors.
+std::int64_t least_alignment(const Product& p) {
+  std::int64_t least = std::min({alignment_of(p.a.data), alignment_of(p.b.data), alignment_of(p.result), alignment_of(p.added),
+                                 alignment_of(p.bias), alignment_of(p.aux)});
+  for (const std::int64_t row_bytes : {p.a.ld * size_of(p.operands), p.b.ld * size_of(p.operands), p.ld * size_of(p.stored)})
+    least = std::min(least, row_bytes & -row_bytes);
+  return least;
+}
+
 std::string text_of(const Product& p) {
   const auto number = [](std::int64_t n) { return std::to_string(n); };
   return std::string(name_of(p.operands)) + " " + name_of(p.epilogue) + " of " + number(p.m) + "x" + number(p.k) +
          (p.a.transposed ? " (transposed)" : "") + " and " + number(p.k) + "x" + number(p.n) +
-         (p.b.transposed ? " (transposed)" : "") + " into " + std::string(name_of(p.stored)) + ", operands and result aligned to " +
-         number(alignment_of(p.a.data)) + ", " + number(alignment_of(p.b.data)) + " and " + number(alignment_of(p.result)) + " bytes";
+         (p.b.transposed ? " (transposed)" : "") + " into " + std::string(name_of(p.stored)) + ", the least aligned address or row at " +
+         number(least_alignment(p)) + " bytes";
 }
 
 // One kind of product as cuBLASLt has it. Its matrices are column-major, so a row-major product is the product of the

@@ -63,7 +63,7 @@ __device__ bool is_first(const std::int32_t* tokens, std::int64_t row) {
 }
 
 // The next kTokensPerThread * blockDim.x rows from `begin` on: those with this token, ascending and counted from `begin`, in
-// `list`; returns how many.
+// `list`; returns how many. Begins with a barrier: until then `list` may be read.
 __device__ int list_rows(const std::int32_t* tokens, std::int32_t token, std::int64_t begin, std::int64_t rows, int* list) {
   SPILLWAY_SHARED_ARRAY(int, counts, kRowThreads);
   const int thread = static_cast<int>(threadIdx.x);
@@ -108,7 +108,6 @@ __global__ void __launch_bounds__(kRowThreads)
           for (int k = 0; k < width; ++k) sum[k] += added[k];
         }
       }
-      __syncthreads();  // the list is written again
     }
     if (c < channels) store(sum, out, channels - c);
   }

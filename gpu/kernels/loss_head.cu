@@ -17,9 +17,10 @@ namespace spillway::cuda {
 namespace {
 
 constexpr int kWidth = 4;
-constexpr int kShortRowThreads = 256, kLongRowThreads = 1024;
-constexpr std::int64_t kLongRow = 8192;  // logits
-constexpr int kSumThreads = 256;
+constexpr int kMostThreads = 1024, kSumThreads = 256;
+
+// At least two vectors of logits for a thread, save in rows too short for a warp.
+constexpr unsigned threads_for(std::int64_t vocabulary) { return vocabulary < 1024 ? 32 : vocabulary < 8192 ? 256 : kMostThreads; }
 
 // Logits [first, first + kWidth) of a row, -infinity (no part of softmax) behind its end.
 __device__ inline void load_logits(const float* row, std::int64_t first, std::int64_t vocabulary, float (&x)[kWidth]) {
@@ -57,7 +58,7 @@ __device__ inline RowSums sum_row(const float* row, std::int64_t vocabulary) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kLongRowThreads) cross_entropy_kernel(CrossEntropyChunk op) {
+__global__ void __launch_bounds__(kMostThreads) cross_entropy_kernel(CrossEntropyChunk op) {
   const std::int64_t row = blockIdx.x;
   const std::int32_t target = op.targets[row];
   const float* const logits = op.logits + row * op.stride;
@@ -96,12 +97,11 @@ __global__ void __launch_bounds__(kSumThreads) sum_losses_kernel(const double* l
 
 template <class T>
 void cross_entropy(cudaStream_t stream, const CrossEntropyChunk& op) {
-  const int threads = op.vocabulary < kLongRow ? kShortRowThreads : kLongRowThreads;
-  gpu::launch("cross_entropy", cross_entropy_kernel<T>, {dim3(static_cast<unsigned>(op.rows)), dim3(static_cast<unsigned>(threads))}, stream, op);
+  launch("cross_entropy", cross_entropy_kernel<T>, {dim3(static_cast<unsigned>(op.rows)), dim3(threads_for(op.vocabulary))}, stream, op);
 }
 
 void sum_losses(cudaStream_t stream, const double* losses, double* loss_sum, std::int64_t n) {
-  gpu::launch("sum_losses", sum_losses_kernel, {dim3(1), dim3(kSumThreads)}, stream, losses, loss_sum, n);
+  launch("sum_losses", sum_losses_kernel, {dim3(1), dim3(kSumThreads)}, stream, losses, loss_sum, n);
 }
 
 template void cross_entropy<float>(cudaStream_t, const CrossEntropyChunk&);

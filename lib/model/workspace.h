@@ -28,7 +28,7 @@ struct Region {
 // Stacks regions; release_to() ends the lifetime of everything taken since the matching mark().
 class WorkspacePlanner {
  public:
-  static constexpr std::int64_t kAlignment = 64;
+  static constexpr std::int64_t kAlignment = 256;  // of the device tier; cuBLASLt asks for it of its workspace
 
   Region take(std::int64_t bytes) {
     const Region region{top_, bytes};

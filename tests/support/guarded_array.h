@@ -16,9 +16,9 @@ class GuardedBytes {
   static constexpr std::size_t kGuard = 192;  // bytes on either side, at least
 
   explicit GuardedBytes(std::size_t bytes) : bytes_(bytes), storage_(bytes + 2 * kGuard + kAlignment) {
-    std::byte* const begin = storage_.data();
-    for (std::byte* at = begin; at < begin + storage_.size(); ++at) *at = guard_at(at);
     std::fill_n(data(), bytes_, kNaNByte);
+    fill_guard(storage_.data(), data());
+    fill_guard(data() + bytes_, storage_.data() + storage_.size());
   }
 
   // A multiple of 64.
@@ -44,6 +44,10 @@ class GuardedBytes {
 
   // 0xfff5 in 16 bits, and twice and four times that in 32 and 64: NaN in every storage type and in f64.
   static std::byte guard_at(const std::byte* at) { return reinterpret_cast<std::size_t>(at) % 2 == 0 ? std::byte{0xf5} : std::byte{0xff}; }
+
+  static void fill_guard(std::byte* begin, std::byte* end) {
+    for (std::byte* at = begin; at < end; ++at) *at = guard_at(at);
+  }
 
   std::size_t bytes_;
   std::vector<std::byte> storage_;

@@ -73,13 +73,25 @@ std::byte* OpMemory::place(GuardedBytes& array) {
 
 std::span<std::byte> OpMemory::scratch(std::int64_t bytes) {
   GuardedBytes& memory = scratch_.emplace_back(static_cast<std::size_t>(bytes));
-  return {place(memory), static_cast<std::size_t>(bytes)};
+  return {place(memory), memory.span().size()};
 }
 
 void OpMemory::finish(Stream& stream) {
+  const auto is_scratch = [this](const GuardedBytes& array) {
+    return std::ranges::any_of(scratch_, [&](const GuardedBytes& memory) { return &memory == &array; });
+  };
   for (std::size_t i = 0; i < placed_.size(); ++i) {
     GuardedBytes& array = *placed_[i].array;
-    if (on_cuda()) transfer(stream, array.guarded(), placed_[i].at - GuardedBytes::kGuard, Direction::down);
+    if (on_cuda()) {
+      const std::span<std::byte> all = array.guarded();
+      std::byte* const at = placed_[i].at - GuardedBytes::kGuard;
+      if (is_scratch(array)) {  // large, and nobody looks at what is left in it
+        transfer(stream, all.first(GuardedBytes::kGuard), at, Direction::down);
+        transfer(stream, all.last(GuardedBytes::kGuard), at + all.size() - GuardedBytes::kGuard, Direction::down);
+      } else {
+        transfer(stream, all, at, Direction::down);
+      }
+    }
     EXPECT_TRUE(array.guards_intact()) << "something was written beside array " << i << " of the run (" << array.span().size() << " bytes)";
   }
 }
