@@ -62,6 +62,28 @@ class Results(RanksOfOneRun):
                 for loss, expected in zip(curve, alone):
                     self.assertAlmostEqual(loss, expected, delta=1e-2)
 
+    def test_however_ranks_are_started_they_compute_the_same(self):
+        world = 2
+        found = {"mpirun": self.summary(world, world_of(world))}
+        as_torchrun = {"LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": self.mark,
+                       "TORCHELASTIC_RESTART_COUNT": "0"}
+        words = self.words(self.config(world_of(world)), "--summary", "summary.json")
+        for launcher, environment in (("torchrun", as_torchrun), ("file", {"SPILLWAY_RENDEZVOUS": "ranks"})):
+            self.path("summary.json").unlink()
+            started = [subprocess.Popen(words, cwd=self.folder, env=self.marked(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), **environment),
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                       for rank in range(world)]
+            self.addCleanup(self.end_all)
+            for process in started:
+                _, errors = process.communicate(timeout=cli.TIMEOUT_S)
+                self.assertEqual(process.returncode, 0, errors)
+            found[launcher] = self.load("summary.json")
+        for launcher, summary in found.items():
+            with self.subTest(launcher):
+                self.assertEqual(summary["state_hash"], found["mpirun"]["state_hash"])
+                self.assertEqual([rank["sent_bytes"] for rank in summary["ranks"]], [rank["sent_bytes"] for rank in found["mpirun"]["ranks"]])
+        self.assertFalse(self.path("ranks").exists())
+
     def test_what_is_frozen_stays_as_it_was(self):
         frozen = {"spillway": {"frozen": ["wte.weight", "h.0.*"]}}
         self.go(2, world_of(2), more=("--out", "few"), steps=1)
@@ -177,8 +199,9 @@ class Refused(RanksOfOneRun):
         self.check_refused(COMMAND_LINE, '^spillway: rank 1 on .*gpt2-tiy', self.apart(self.words(config, "--out", "made"),
                                                                                        self.words(config, "--out", "made", model="gpt2-tiy")))
 
-    def test_torchrun_is_told_the_command(self):
-        run = self.run_command(self.words(self.config()), {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
+    def test_torchrun_on_several_machines_is_told_the_command(self):
+        run = self.run_command(self.words(self.config()), {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                                           "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"})
         self.assert_refused(run, COMM, "torchrun", "mpirun -n 4 spillway train")
 
 

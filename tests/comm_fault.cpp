@@ -1,5 +1,5 @@
 // A rank of a job in which something goes wrong on purpose: comm_fault TIMEOUT_S WHAT VICTIM. Driven by
-// comm_fault_test.py. Steps of all-gathers; in step 17 the victim does WHAT. Ends as the program does: what it was told
+// comm_fault_test.py. Steps of all-gathers, between CUDA devices if SPILLWAY_TEST_DEVICE=cuda; in step 17 the victim does WHAT. Ends as the program does: what it was told
 // on standard error and status 7 for a CommError, 1 for an error of its own.
 #include <signal.h>
 
@@ -22,6 +22,11 @@ constexpr int kSteps = 30, kFaultStep = 17;
 
 void sleep_s(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
+bool on_cuda() {
+  const char* const device = std::getenv("SPILLWAY_TEST_DEVICE");
+  return device != nullptr && std::string_view(device) == "cuda";
+}
+
 void do_fault(std::string_view what, double timeout_s) {
   sleep_s(0.3);  // the others hear where it is
   if (what == "stop") raise(SIGSTOP);
@@ -35,7 +40,6 @@ class Trainer {
  public:
   Trainer(World& world, std::string_view what, bool victim, double timeout_s) : world_(world), what_(what), victim_(victim), timeout_s_(timeout_s) {
     for (int r = 0; r < world.size(); ++r) parts_.push_back({r * kPartBytes, kPartBytes});
-    buffer_.resize(static_cast<std::size_t>(world.size() * kPartBytes));
   }
 
   void train() {
@@ -44,7 +48,7 @@ class Trainer {
       world_.note_operation("backward", "block 3");
       if (victim_ && step == kFaultStep) do_fault(what_, timeout_s_);
       world_.note_operation("reduce", "block 3");
-      comm_->all_gather(*stream_, buffer_.data(), parts_);
+      comm_->all_gather(*stream_, buffer_, parts_);
       stream_->synchronize();
     }
     // Those who are done wait for one who is not, for longer than the timeout.
@@ -60,9 +64,10 @@ class Trainer {
   const bool victim_;
   const double timeout_s_;
   std::vector<Part> parts_;
-  std::vector<std::byte> buffer_;
-  std::unique_ptr<Communicator> comm_ = world_.communicator();
-  std::unique_ptr<Device> device_ = make_host_device({.threads = 1});
+  std::unique_ptr<Device> device_ = on_cuda() ? make_cuda_device(world_.local_rank()) : make_host_device({.threads = 1});
+  std::byte* const buffer_ = device_->allocate_arena(world_.size() * kPartBytes);
+  std::unique_ptr<World> device_world_ = make_device_world(world_, *device_, {.timeout_s = timeout_s_});
+  std::unique_ptr<Communicator> comm_ = (device_world_ ? *device_world_ : world_).communicator();
   std::unique_ptr<Stream> stream_ = device_->make_stream("reduce");
 };
 

@@ -1,6 +1,7 @@
 """Ranks that fail, die, stop, never start, or only take their time: what the others say, and how they end.
 
-usage: comm_fault_test.py COMM_FAULT MPIRUN_SH RANK_SH
+usage: comm_fault_test.py COMM_FAULT START_SH RANK_SH
+START_SH is mpirun.sh, or file_ranks.sh for ranks that meet without MPI.
 """
 
 import os
@@ -14,7 +15,7 @@ import unittest
 sys.path.insert(0, __file__.rpartition("/")[0])
 from support import tap
 
-COMM_FAULT, MPIRUN, RANK = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:4])
+COMM_FAULT, START, RANK = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:4])
 TIMEOUT_S = 2
 # Beyond the timeout: starting, lingering for others to hear, and mpirun's second between SIGTERM and SIGKILL, on a
 # machine that has other work.
@@ -25,6 +26,9 @@ RANKS = 4
 # say before, but whether they come to end by themselves is a race that mpirun may win. So each fault is tried twice: as
 # users have it, and with these options, which leave the others to themselves.
 LET_THEM_BE = ("--enable-recovery", "--mca", "orte_abort_on_non_zero_status", "0")
+# file_ranks.sh always does.
+UNDER_MPIRUN = pathlib.Path(START).name == "mpirun.sh"
+MANNERS = ((), LET_THEM_BE) if UNDER_MPIRUN else (LET_THEM_BE,)
 
 
 class Job:
@@ -32,25 +36,26 @@ class Job:
 
     def __init__(self, what, victim, options=(), env=None, timeout_s=TIMEOUT_S, endless=()):
         with tempfile.TemporaryDirectory(prefix="ranks-", dir=os.getcwd()) as folder:
-            command = [MPIRUN, str(RANKS), *options, RANK, folder, COMM_FAULT, str(timeout_s), what, str(victim)]
+            launcher_options = options if UNDER_MPIRUN else ()
+            command = [START, str(RANKS), *launcher_options, RANK, folder, COMM_FAULT, str(timeout_s), what, str(victim)]
             started = time.monotonic()
             with subprocess.Popen(command, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True) as mpirun:
+                                  stderr=subprocess.STDOUT, text=True) as launcher:
                 if options:
-                    # mpirun may end before its ranks, and does not before one that is stopped.
+                    # mpirun may end before its ranks; no launcher does before one that is stopped.
                     ends = [pathlib.Path(folder, f"{r}.status") for r in range(RANKS) if r not in endless]
                     while not all(path.exists() for path in ends) and time.monotonic() < started + timeout_s + GRACE_S:
                         time.sleep(0.01)
                     if endless:
-                        mpirun.terminate()
+                        launcher.terminate()
                 try:
-                    self.output, _ = mpirun.communicate(timeout=timeout_s + GRACE_S)
+                    self.output, _ = launcher.communicate(timeout=timeout_s + GRACE_S)
                 except subprocess.TimeoutExpired:
-                    mpirun.terminate()
-                    self.output, _ = mpirun.communicate()
+                    launcher.terminate()
+                    self.output, _ = launcher.communicate()
                     self.output += "it had to be ended\n"
             self.seconds = time.monotonic() - started
-            self.status = mpirun.returncode
+            self.status = launcher.returncode
             self.errors = [self.read(folder, f"{r}.err") or "" for r in range(RANKS)]
             self.statuses = [(self.read(folder, f"{r}.status") or "none").strip() for r in range(RANKS)]
 
@@ -61,7 +66,7 @@ class Job:
 
     def __str__(self):
         ranks = "".join(f"rank {r}: status {self.statuses[r]}\n{self.errors[r]}" for r in range(RANKS))
-        return f"mpirun: status {self.status} after {self.seconds:.1f} s\n{self.output}{ranks}"
+        return f"launcher: status {self.status} after {self.seconds:.1f} s\n{self.output}{ranks}"
 
 
 def who(rank):
@@ -71,11 +76,12 @@ def who(rank):
 class CommFault(unittest.TestCase):
     def check(self, what, victim, text, timeout_s=TIMEOUT_S, endless=()):
         """Every other rank says this of the victim and ends with the status of a CommError."""
-        job = Job(what, victim, timeout_s=timeout_s)
-        for rank in self.others(victim):
-            self.assertRegex(job.errors[rank], rf"(?m)^(error|comm_fault): \[comm\] {who(victim)} {text}$", job)
-        self.assertNotEqual(job.status, 0, job)
-        self.assertLess(job.seconds, TIMEOUT_S + GRACE_S, job)
+        if UNDER_MPIRUN:
+            job = Job(what, victim, timeout_s=timeout_s)
+            for rank in self.others(victim):
+                self.assertRegex(job.errors[rank], rf"(?m)^(error|comm_fault): \[comm\] {who(victim)} {text}$", job)
+            self.assertNotEqual(job.status, 0, job)
+            self.assertLess(job.seconds, TIMEOUT_S + GRACE_S, job)
 
         job = Job(what, victim, LET_THEM_BE, timeout_s=timeout_s, endless=endless)
         for rank in self.others(victim):
@@ -118,11 +124,11 @@ class CommFault(unittest.TestCase):
 
     def test_a_rank_that_never_starts_is_named(self):
         missing = 2
-        for options in ((), LET_THEM_BE):
+        for options in MANNERS:
             with self.subTest(options=options):
                 job = Job("none", 0, options, env={"NEVER_STARTS": str(missing)}, endless=(missing,))
                 for rank in self.others(missing):
-                    self.assertRegex(job.errors[rank], rf"^\[comm\] rank {rank} of {RANKS} \(host \S+, pid \d+\) waited {TIMEOUT_S} s for the "
+                    self.assertRegex(job.errors[rank], rf"^(comm_fault: )?\[comm\] rank {rank} of {RANKS} \(host \S+, pid \d+\) waited {TIMEOUT_S} s for the "
                                                        rf"other ranks to start: rank {missing} of this machine has not started; ", job)
                     if options:
                         self.assertEqual(job.statuses[rank], COMM_ERROR, job)

@@ -80,6 +80,56 @@ TEST(Launch, OneRankNeedsNoMpiWhoeverStartsIt) {
     EXPECT_EQ(launch_of(table).launcher, Launcher::none) << table.begin()->first;
 }
 
+TEST(Launch, RanksThatAreGivenAFileMeetThere) {
+  const Launch launch = launch_of({{"SPILLWAY_RENDEZVOUS", "/run/here"}, {"RANK", "2"}, {"WORLD_SIZE", "3"}, {"LOCAL_RANK", "2"}});
+  EXPECT_EQ(launch.launcher, Launcher::file);
+  EXPECT_EQ(launch.rendezvous, "/run/here");
+  EXPECT_EQ(launch.rank, 2);
+  EXPECT_EQ(launch.size, 3);
+  EXPECT_EQ(launch.local_rank, 2);
+  EXPECT_EQ(launch.local_size, 3);
+  // Asked for by name.
+  EXPECT_EQ(launch_of({{"SPILLWAY_RENDEZVOUS", "here"}, {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "3"}}).launcher,
+            Launcher::file);
+  EXPECT_EQ(launch_of({{"SPILLWAY_RENDEZVOUS", "here"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}).launcher, Launcher::none);
+}
+
+TEST(Launch, AFileToMeetAtNeedsRanks) {
+  for (const Table& table : {Table{{"SPILLWAY_RENDEZVOUS", "here"}}, Table{{"SPILLWAY_RENDEZVOUS", "here"}, {"RANK", "0"}},
+                             Table{{"SPILLWAY_RENDEZVOUS", "here"}, {"WORLD_SIZE", "2"}}, Table{{"SPILLWAY_RENDEZVOUS", "here"}, {"RANK", "2"}, {"WORLD_SIZE", "2"}},
+                             Table{{"SPILLWAY_RENDEZVOUS", ""}, {"RANK", "0"}, {"WORLD_SIZE", "2"}}})
+    EXPECT_THROW(launch_of(table), CommError);
+}
+
+const Table kTorchrun = {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "node1"},
+                         {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "none"}, {"TORCHELASTIC_RESTART_COUNT", "0"}};
+
+Table torchrun_with(const std::string& name, const std::string& value) {
+  Table table = kTorchrun;
+  table[name] = value;
+  return table;
+}
+
+TEST(Launch, TorchrunOnOneMachineMeetsAtItsJobsFile) {
+  const Launch launch = launch_of(kTorchrun);
+  EXPECT_EQ(launch.launcher, Launcher::file);
+  EXPECT_EQ(launch.rank, 1);
+  EXPECT_EQ(launch.size, 4);
+  EXPECT_EQ(launch.local_size, 4);
+  EXPECT_EQ(launch.rendezvous, "");
+  // The same for all ranks, and no other run's.
+  EXPECT_EQ(launch_of(torchrun_with("RANK", "3")).job, launch.job);
+  for (const char* name : {"TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"})
+    EXPECT_NE(launch_of(torchrun_with(name, "7")).job, launch.job) << name;
+}
+
+TEST(Launch, TorchrunOnSeveralMachinesIsTorchrun) {
+  EXPECT_EQ(launch_of(torchrun_with("LOCAL_WORLD_SIZE", "2")).launcher, Launcher::torchrun);
+  Table old = kTorchrun;
+  old.erase("TORCHELASTIC_RUN_ID");
+  EXPECT_EQ(launch_of(old).launcher, Launcher::torchrun);
+}
+
 TEST(Launch, AnAllocationAloneIsAPlainStart) {
   // Inside an sbatch script of four tasks the script itself runs once.
   EXPECT_EQ(launch_of({{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "7"}}).launcher, Launcher::none);
@@ -121,8 +171,8 @@ std::string join_error(const Table& table) {
 }
 
 TEST(JoinWorld, TorchrunIsToldWhatToUse) {
-  EXPECT_THAT(join_error({{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "localhost"}}),
-              ::testing::AllOf(HasSubstr("rank 1 of 4 of torchrun"), HasSubstr("mpirun -n 4 spillway train")));
+  EXPECT_THAT(join_error(torchrun_with("LOCAL_WORLD_SIZE", "2")),
+              ::testing::AllOf(HasSubstr("rank 1 of 4 of torchrun"), HasSubstr("on one machine only"), HasSubstr("mpirun -n 4 spillway train")));
 }
 
 TEST(JoinWorld, SrunWithoutPmixIsToldWhatToUse) {

@@ -1,8 +1,9 @@
-// The cases of every communicator over the processes of one job: started by mpirun, or alone. All ranks run the same
-// cases in lockstep; rank 0 reports for all.
+// The cases of every communicator over the processes of one job: started by mpirun, by file_ranks.sh, or alone. All ranks
+// run the same cases in lockstep; rank 0 reports for all.
 //
-// communicator_test [--message_bytes=N] [GoogleTest's own]. With --message_bytes the world is one of MPI even for one
-// rank, and larger parts travel in several messages.
+// communicator_test [--message_bytes=N] [GoogleTest's own]. With --message_bytes the world is one of several processes
+// even for one rank, and larger parts travel in several messages. With SPILLWAY_TEST_DEVICE=cuda each rank has a CUDA device,
+// and NCCL moves its memory.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/file_world.h"
 #include "comm/launch.h"
 #include "comm/mpi_world.h"
 #include "support/communicator_cases.h"
@@ -19,10 +21,23 @@ namespace spillway::testing {
 namespace {
 
 struct Job {
+  explicit Job(std::unique_ptr<World> joined) : world(std::move(joined)) {}
+
+  World& world_of_device() { return device_world ? *device_world : *world; }
+
   std::unique_ptr<World> world;
-  std::unique_ptr<Communicator> results;
-  std::unique_ptr<Device> device = make_host_device({.threads = 1, .chaos_max_delay_us = 100, .chaos_seed = 1});
+  std::unique_ptr<Communicator> results = world->communicator();
+  std::unique_ptr<Device> device = on_cuda() ? make_cuda_device(world->local_rank())
+                                             : make_host_device({.threads = 1, .chaos_max_delay_us = 100, .chaos_seed = 1});
+  std::unique_ptr<World> device_world = make_device_world(*world, *device, {});
   std::unique_ptr<Stream> stream = device->make_stream("one"), other_stream = device->make_stream("two");
+  RankMemory memory{*device};
+
+ private:
+  static bool on_cuda() {
+    const char* const device = std::getenv("SPILLWAY_TEST_DEVICE");
+    return device != nullptr && std::string_view(device) == "cuda";
+  }
 };
 
 Job* job = nullptr;
@@ -44,7 +59,8 @@ class Communicators : public ::testing::TestWithParam<CommunicatorCase> {
 
 TEST_P(Communicators, DoAsTheReference) {
   try {
-    GetParam().run({*job->world, *job->stream, *job->other_stream});
+    job->memory.reset();
+    GetParam().run({job->world_of_device(), job->memory, *job->stream, *job->other_stream});
   } catch (const std::exception& error) {
     // The ranks are no longer in step: end all of them.
     std::fprintf(stderr, "rank %d: %s\n", job->world->rank(), error.what());
@@ -74,16 +90,18 @@ std::unique_ptr<World> join(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (!word.starts_with(kMessageBytes)) continue;
-    const comm::Launch launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
-    return comm::make_mpi_world({}, launch, std::atoll(argv[i] + kMessageBytes.size()));
+    const std::int64_t bytes = std::atoll(argv[i] + kMessageBytes.size());
+    comm::Launch launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
+    const char* file = std::getenv("SPILLWAY_RENDEZVOUS");
+    if (file == nullptr) return comm::make_mpi_world({}, launch, bytes);
+    launch.rendezvous = file;
+    return comm::make_file_world({}, launch, bytes);
   }
   return join_world({});
 }
 
 int run(int argc, char** argv) {
-  Job this_job;
-  this_job.world = join(argc, argv);
-  this_job.results = this_job.world->communicator();
+  Job this_job(join(argc, argv));
   job = &this_job;
   std::vector<char*> arguments = remaining_arguments(argc, argv, *this_job.world);
   int count = static_cast<int>(arguments.size()) - 1;

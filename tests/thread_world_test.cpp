@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -29,12 +30,15 @@ class ThreadWorlds : public ::testing::TestWithParam<std::tuple<CommunicatorCase
 TEST_P(ThreadWorlds, DoAsTheReference) {
   const auto& [one_case, n] = GetParam();
   const auto worlds = make_thread_worlds(n);
-  const auto device = make_host_device({.threads = 1, .chaos_max_delay_us = 100, .chaos_seed = 1});
+  static const auto device = make_host_device({.threads = 1, .chaos_max_delay_us = 100, .chaos_seed = 1});
+  static std::deque<RankMemory> memories;
+  while (static_cast<int>(memories.size()) < n) memories.emplace_back(*device);
   std::vector<std::unique_ptr<Stream>> streams;
   for (int i = 0; i < 2 * n; ++i) streams.push_back(device->make_stream("rank"));
   on_each(n, [&, run = one_case.run](int r) {
     const std::size_t i = static_cast<std::size_t>(r);
-    EXPECT_NO_THROW(run({*worlds[i], *streams[2 * i], *streams[2 * i + 1]})) << "rank " << r;
+    memories[i].reset();
+    EXPECT_NO_THROW(run({*worlds[i], memories[i], *streams[2 * i], *streams[2 * i + 1]})) << "rank " << r;
   });
 }
 

@@ -1,5 +1,5 @@
 // The processes that train together, one per device, and what they say to each other. Implemented by lib/comm
-// (self: one process; MPI: host buffers) and by gpu/ (NCCL: device buffers).
+// (self: one process; MPI and the ranks of one machine that meet at a file: host buffers) and by gpu/ (NCCL: device buffers).
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  virtual std::string_view name() const = 0;  // "self", "mpi", "nccl"
+  virtual std::string_view name() const = 0;  // "self", "mpi", "file", "nccl"
   virtual int rank() const = 0;               // within this group
   virtual int size() const = 0;
 
@@ -96,10 +96,11 @@ class World {
   virtual void fail(const std::string& error) = 0;
 };
 
-// How this process was started, from the environment: by mpirun or srun (joins through MPI), or on its own
-// (a world of one that needs nothing). Throws CommError when ranks were started that this build cannot join
-// (a torchrun environment, or no MPI built in), with the command to use instead, and when others do not start within
-// the timeout.
+// How this process was started, from the environment: by mpirun or srun (joins through MPI), as one of several on this
+// machine that torchrun started or that were given a file to meet at (SPILLWAY_RENDEZVOUS, RANK, WORLD_SIZE), or on
+// its own (a world of one that needs nothing). Throws CommError when ranks were started that this build cannot join
+// (by torchrun on several machines, or no MPI built in), with the command to use instead, and when others do not start
+// within the timeout.
 std::unique_ptr<World> join_world(const WorldOptions& options);
 
 // The same ranks as `control`, with communicators whose collectives of buffers move memory of `device`, in stream order:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "comm/file_world.h"
 #include "comm/launch.h"
 #include "comm/mpi_world.h"
 #include "spillway/communicator.h"
@@ -21,10 +22,11 @@ std::unique_ptr<World> join_world(const WorldOptions& options) {
   switch (launch.launcher) {
     case comm::Launcher::none: return make_self_world();
     case comm::Launcher::mpi: return comm::make_mpi_world(options, launch);
+    case comm::Launcher::file: return comm::make_file_world(options, launch);
     case comm::Launcher::torchrun:
       throw CommError(fmt::format(
-          "[comm] joining as rank {0} of {1} of torchrun (RANK, WORLD_SIZE and MASTER_ADDR are set): the ranks of Spillway meet "
-          "through MPI; start them with: mpirun -n {1} spillway train ...",
+          "[comm] joining as rank {0} of {1} of torchrun (RANK, WORLD_SIZE and MASTER_ADDR are set): its ranks meet without MPI on one "
+          "machine only (TORCHELASTIC_RUN_ID set, LOCAL_WORLD_SIZE equal to WORLD_SIZE); start them with: mpirun -n {1} spillway train ...",
           launch.rank, launch.size));
     case comm::Launcher::bare_srun:
       throw CommError(fmt::format(

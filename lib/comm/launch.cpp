@@ -46,10 +46,41 @@ std::string job_of(const Reader& read) {
   return "";
 }
 
+// SPILLWAY_RENDEZVOUS says where to meet; whoever starts the ranks says which is which, as torchrun does.
+Launch meet_at_file(const Reader& read) {
+  Launch launch;
+  launch.rendezvous = read.text("SPILLWAY_RENDEZVOUS");
+  const auto rank = read.number("RANK"), size = read.number("WORLD_SIZE");
+  if (launch.rendezvous.empty() || !rank || !size || *rank >= *size)
+    throw CommError(fmt::format("[comm] reading how this process was started: SPILLWAY_RENDEZVOUS={} with RANK={} and WORLD_SIZE={}; needed are a file "
+                                "that does not exist yet, the same for all ranks, and a RANK below WORLD_SIZE, or none of them",
+                                launch.rendezvous, read.text("RANK"), read.text("WORLD_SIZE")));
+  if (*size == 1) return Launch{};
+  launch.launcher = Launcher::file;
+  launch.rank = launch.local_rank = *rank;
+  launch.size = launch.local_size = *size;
+  return launch;
+}
+
+Launch of_torchrun(const Reader& read) {
+  Launch launch;
+  launch.launcher = Launcher::torchrun;
+  launch.size = *read.number("WORLD_SIZE");
+  launch.rank = read.number("RANK").value_or(0);
+  if (!read.has("TORCHELASTIC_RUN_ID") || read.number("LOCAL_WORLD_SIZE") != launch.size || launch.rank >= launch.size) return launch;
+  launch.launcher = Launcher::file;
+  launch.local_rank = launch.rank;
+  launch.local_size = launch.size;
+  // Without --rdzv-id all runs have the same one, but each its own port; a restart must not meet what it replaces.
+  launch.job = fmt::format("{}-{}-{}", read.text("TORCHELASTIC_RUN_ID"), read.text("MASTER_PORT"), read.text("TORCHELASTIC_RESTART_COUNT"));
+  return launch;
+}
+
 }  // namespace
 
 Launch detect_launch(const Environment& environment) {
   const Reader read(environment);
+  if (read.has("SPILLWAY_RENDEZVOUS")) return meet_at_file(read);
   Launch launch;
   launch.job = job_of(read);
   launch.folder = read.text("PMIX_SERVER_TMPDIR");
@@ -73,10 +104,7 @@ Launch detect_launch(const Environment& environment) {
     launch.rank = read.number("SLURM_PROCID").value_or(0);
     return launch;
   } else if (read.has("RANK") && read.has("MASTER_ADDR") && read.number("WORLD_SIZE").value_or(1) > 1) {
-    launch.launcher = Launcher::torchrun;
-    launch.size = *read.number("WORLD_SIZE");
-    launch.rank = read.number("RANK").value_or(0);
-    return launch;
+    return of_torchrun(read);
   }
   // A world of one needs nobody, and starts faster without MPI.
   if (launch.size == 1) return Launch{};

@@ -9,7 +9,8 @@ namespace spillway::comm {
 enum class Launcher {
   none,       // on its own
   mpi,        // by mpirun, srun or alike: ranks that can join through MPI
-  torchrun,   // its ranks meet by other means
+  file,       // ranks of one machine that meet at a file: they were given one, or torchrun started them
+  torchrun,   // torchrun's on several machines, where its ranks meet by other means
   bare_srun,  // srun without an MPI plugin: tasks that do not know each other
 };
 
@@ -21,6 +22,7 @@ struct Launch {
   int local_size = 0;  // 0: not told
   std::string job;     // the same for all ranks of a job and no other's
   std::string folder;  // of the job on this machine, which its launcher removes; empty: not told
+  std::string rendezvous;  // the file to meet at; empty: one named after the job
 };
 
 // The value of a variable, or null; std::getenv, or a test's table.

@@ -95,11 +95,13 @@ std::vector<std::int64_t> sizes_of(int size, Bytes&& bytes) {
   return result;
 }
 
-void all_gather_once(Communicator& comm, Stream& stream, const std::vector<Part>& parts, int salt, const char* what) {
-  std::vector<std::byte> buffer = before_gather(parts, comm.rank(), salt);
-  comm.all_gather(stream, buffer.data(), parts);
-  stream.synchronize();
-  EXPECT_TRUE(buffer == gathered(parts, salt)) << what << " on rank " << comm.rank() << " of " << comm.size();
+void all_gather_once(Communicator& comm, const RankUnderTest& rank, const std::vector<Part>& parts, int salt, const char* what) {
+  const std::vector<std::byte> before = before_gather(parts, comm.rank(), salt);
+  std::byte* const buffer = rank.memory.upload(rank.stream, before);
+  comm.all_gather(rank.stream, buffer, parts);
+  const auto result = rank.memory.download(rank.stream, buffer, before.size());
+  rank.stream.synchronize();
+  EXPECT_TRUE(same(result, gathered(parts, salt))) << what << " on rank " << comm.rank() << " of " << comm.size();
 }
 
 void gathers_parts_of_every_shape(const RankUnderTest& rank) {
@@ -108,11 +110,11 @@ void gathers_parts_of_every_shape(const RankUnderTest& rank) {
   for (const Layout& layout : kLayouts)
     for (const Order order : layout.orders) {
       const auto parts = place(sizes_of(comm->size(), [&](int r) { return layout.bytes(r, r + 1); }), order);
-      all_gather_once(*comm, rank.stream, parts, ++salt, layout.name);
+      all_gather_once(*comm, rank, parts, ++salt, layout.name);
     }
 }
 
-void all_to_all_once(Communicator& comm, Stream& stream, Sizes bytes, Order order, int salt, const char* what) {
+void all_to_all_once(Communicator& comm, const RankUnderTest& rank, Sizes bytes, Order order, int salt, const char* what) {
   const int size = comm.size(), me = comm.rank();
   // Sent from and received into different layouts: only the sizes have to agree.
   const auto send_parts = place(sizes_of(size, [&](int to) { return bytes(me, to); }), order);
@@ -122,33 +124,37 @@ void all_to_all_once(Communicator& comm, Stream& stream, Sizes bytes, Order orde
     fill(send, send_parts[static_cast<std::size_t>(r)], me, r, salt);
     fill(expected, receive_parts[static_cast<std::size_t>(r)], r, me, salt);
   }
-  const std::vector<std::byte> sent = send;
-  comm.all_to_all(stream, send.data(), send_parts, receive.data(), receive_parts);
-  stream.synchronize();
-  EXPECT_TRUE(receive == expected) << what << " on rank " << me << " of " << size;
-  EXPECT_TRUE(send == sent) << what << ": the sent buffer changed";
+  std::byte* const from = rank.memory.upload(rank.stream, send);
+  std::byte* const to = rank.memory.upload(rank.stream, receive);
+  comm.all_to_all(rank.stream, from, send_parts, to, receive_parts);
+  const auto received = rank.memory.download(rank.stream, to, receive.size()), sent = rank.memory.download(rank.stream, from, send.size());
+  rank.stream.synchronize();
+  EXPECT_TRUE(same(received, expected)) << what << " on rank " << me << " of " << size;
+  EXPECT_TRUE(same(sent, send)) << what << ": the sent buffer changed";
 }
 
 void sends_parts_of_every_shape_to_all(const RankUnderTest& rank) {
   const auto comm = rank.world.communicator();
   int salt = 0;
   for (const Layout& layout : kLayouts)
-    for (const Order order : layout.orders) all_to_all_once(*comm, rank.stream, layout.bytes, order, ++salt, layout.name);
+    for (const Order order : layout.orders) all_to_all_once(*comm, rank, layout.bytes, order, ++salt, layout.name);
 }
 
 // Collectives queue up in a stream, on buffers of their own, and are looked at only at the end.
-void many_in_a_row(Communicator& comm, Stream& stream, int count, int first_salt) {
+void many_in_a_row(Communicator& comm, RankMemory& memory, Stream& stream, int count, int first_salt) {
   std::vector<std::vector<Part>> parts;
-  std::vector<std::vector<std::byte>> buffers;
+  std::vector<std::byte*> buffers;
+  std::vector<std::span<const std::byte>> results;
   for (int i = 0; i < count; ++i) {
     parts.push_back(place(sizes_of(comm.size(), [&](int r) { return std::int64_t{1 + 53 * ((i + r) % 7)}; }), kOrders[i % 3]));
-    buffers.push_back(before_gather(parts.back(), comm.rank(), first_salt + i));
+    buffers.push_back(memory.upload(stream, before_gather(parts.back(), comm.rank(), first_salt + i)));
   }
-  for (int i = 0; i < count; ++i) comm.all_gather(stream, buffers[static_cast<std::size_t>(i)].data(), parts[static_cast<std::size_t>(i)]);
+  for (int i = 0; i < count; ++i) comm.all_gather(stream, buffers[static_cast<std::size_t>(i)], parts[static_cast<std::size_t>(i)]);
+  for (std::size_t i = 0; i < buffers.size(); ++i) results.push_back(memory.download(stream, buffers[i], end_of(parts[i])));
   stream.synchronize();
   int wrong = 0;
   for (int i = 0; i < count; ++i)
-    wrong += buffers[static_cast<std::size_t>(i)] != gathered(parts[static_cast<std::size_t>(i)], first_salt + i);
+    wrong += !same(results[static_cast<std::size_t>(i)], gathered(parts[static_cast<std::size_t>(i)], first_salt + i));
   EXPECT_EQ(wrong, 0) << "of " << count << " on rank " << comm.rank();
 }
 
@@ -156,8 +162,8 @@ void two_communicators_work_at_once(const RankUnderTest& rank) {
   const auto one = rank.world.communicator();
   const auto two = rank.world.communicator();
   constexpr int kCount = 100;
-  std::thread other([&] { many_in_a_row(*two, rank.other_stream, kCount, 1000); });
-  many_in_a_row(*one, rank.stream, kCount, 0);
+  std::thread other([&] { many_in_a_row(*two, rank.memory, rank.other_stream, kCount, 1000); });
+  many_in_a_row(*one, rank.memory, rank.stream, kCount, 0);
   other.join();
 }
 
@@ -165,7 +171,7 @@ void two_communicators_work_at_once(const RankUnderTest& rank) {
 void exchanges_beside_a_stream(const RankUnderTest& rank) {
   const auto buffers = rank.world.communicator();
   const auto control = rank.world.communicator();
-  std::thread other([&] { many_in_a_row(*buffers, rank.other_stream, 50, 0); });
+  std::thread other([&] { many_in_a_row(*buffers, rank.memory, rank.other_stream, 50, 0); });
   int wrong = 0;
   for (int i = 0; i < 50; ++i) {
     const std::int64_t mine = 1000 * i + control->rank();
@@ -182,16 +188,19 @@ void keeps_the_order_of_the_stream(const RankUnderTest& rank) {
   const auto comm = rank.world.communicator();
   const auto parts = place(sizes_of(comm->size(), [](int r) { return std::int64_t{1000 + r}; }), Order::reversed);
   constexpr int kRounds = 20;
+  const std::size_t bytes = end_of(parts);
+  const std::vector<std::byte> zeros(bytes);
+  std::byte* const buffer = rank.memory.upload(rank.stream, zeros);
+  std::byte* const cleared = rank.memory.upload(rank.stream, zeros);
   int wrong = 0;
   for (int salt = 0; salt < kRounds; ++salt) {
-    const std::vector<std::byte> source = before_gather(parts, comm->rank(), salt);
-    std::vector<std::byte> buffer(source.size()), result(source.size());
-    rank.stream.copy(buffer.data(), source.data(), static_cast<std::int64_t>(source.size()));
-    comm->all_gather(rank.stream, buffer.data(), parts);
-    rank.stream.copy(result.data(), buffer.data(), static_cast<std::int64_t>(source.size()));
-    rank.stream.call([to = buffer.data(), bytes = buffer.size()] { std::memset(to, 0, bytes); });
+    std::byte* const source = rank.memory.upload(rank.stream, before_gather(parts, comm->rank(), salt));
+    rank.stream.copy(buffer, source, static_cast<std::int64_t>(bytes));
+    comm->all_gather(rank.stream, buffer, parts);
+    const auto result = rank.memory.download(rank.stream, buffer, bytes);
+    rank.stream.copy(buffer, cleared, static_cast<std::int64_t>(bytes));
     rank.stream.synchronize();
-    wrong += result != gathered(parts, salt);
+    wrong += !same(result, gathered(parts, salt));
   }
   EXPECT_EQ(wrong, 0) << "of " << kRounds;
 }
@@ -212,11 +221,11 @@ void splits_into_groups(const RankUnderTest& rank) {
     std::vector<std::string> names;
     for (const int r : group) names.push_back("rank " + std::to_string(r));
     EXPECT_EQ(part->exchange("rank " + std::to_string(me)), names);
-    all_gather_once(*part, rank.stream, place(std::vector<std::int64_t>(group.size(), 99), Order::by_rank), kind, "in a group");
+    all_gather_once(*part, rank, place(std::vector<std::int64_t>(group.size(), 99), Order::by_rank), kind, "in a group");
     // Groups of groups, and the whole goes on working beside its groups.
     const auto half = part->split(part->rank() < part->size() / 2 ? 0 : 1);
-    all_to_all_once(*half, rank.stream, kLayouts[1].bytes, Order::by_rank, kind, "in a group of a group");
-    all_gather_once(*comm, rank.stream, place(std::vector<std::int64_t>(static_cast<std::size_t>(size), 9), Order::by_rank), kind, "beside");
+    all_to_all_once(*half, rank, kLayouts[1].bytes, Order::by_rank, kind, "in a group of a group");
+    all_gather_once(*comm, rank, place(std::vector<std::int64_t>(static_cast<std::size_t>(size), 9), Order::by_rank), kind, "beside");
   }
 }
 
@@ -265,10 +274,10 @@ void counts_what_it_sends_to_others(const RankUnderTest& rank) {
   const auto comm = rank.world.communicator();
   const int size = comm->size(), me = comm->rank();
   EXPECT_EQ(comm->sent_bytes(), 0);
-  all_gather_once(*comm, rank.stream, place(sizes_of(size, [](int r) { return std::int64_t{100 + r}; }), Order::by_rank), 1, "counted");
+  all_gather_once(*comm, rank, place(sizes_of(size, [](int r) { return std::int64_t{100 + r}; }), Order::by_rank), 1, "counted");
   std::int64_t expected = std::int64_t{100 + me} * (size - 1);
   EXPECT_EQ(comm->sent_bytes(), expected);
-  all_to_all_once(*comm, rank.stream, kLayouts[1].bytes, Order::by_rank, 1, "counted");
+  all_to_all_once(*comm, rank, kLayouts[1].bytes, Order::by_rank, 1, "counted");
   for (int to = 0; to < size; ++to)
     if (to != me) expected += kLayouts[1].bytes(me, to);
   EXPECT_EQ(comm->sent_bytes(), expected);
@@ -276,7 +285,7 @@ void counts_what_it_sends_to_others(const RankUnderTest& rank) {
   comm->barrier();
   comm->exchange("text");
   const auto other = comm->split(0);
-  all_gather_once(*other, rank.stream, place(std::vector<std::int64_t>(static_cast<std::size_t>(size), 5), Order::by_rank), 1, "not counted");
+  all_gather_once(*other, rank, place(std::vector<std::int64_t>(static_cast<std::size_t>(size), 5), Order::by_rank), 1, "not counted");
   EXPECT_EQ(comm->sent_bytes(), expected);
 }
 

@@ -8,12 +8,15 @@
 
 #include "spillway/communicator.h"
 #include "spillway/device.h"
+#include "support/rank_memory.h"
 
 namespace spillway::testing {
 
-// One rank's side of a case. Streams are of the host device, with delays that show whatever rests on luck.
+// One rank's side of a case. Streams and memory are of one device, as `world` can move it; streams with delays that show
+// whatever rests on luck. Nothing of the memory is in use.
 struct RankUnderTest {
   World& world;
+  RankMemory& memory;
   Stream& stream;
   Stream& other_stream;
 };
