@@ -96,9 +96,10 @@ Run<T> run(const AttentionDims& dims, const std::vector<T>& qkv, const std::vect
 }
 
 // Around the sizes of tiles, of vectors and of what kernels are compiled for.
-const AttentionDims kShapes[] = {{1, 1, 1, 8},  {2, 1, 3, 64},  {2, 2, 2, 7},   {2, 5, 3, 8},   {1, 15, 1, 40},  {1, 16, 2, 16},
-                                 {1, 17, 1, 80}, {1, 17, 2, 7},  {1, 33, 1, 128}, {1, 63, 2, 8},  {1, 64, 1, 64},  {1, 65, 2, 64},
-                                 {1, 65, 1, 96}, {2, 130, 3, 8}, {1, 130, 1, 40}, {1, 130, 1, 128}, {1, 35, 1, 200}, {1, 70, 1, 256}, {3, 7, 13, 12}};
+const AttentionDims kShapes[] = {{1, 1, 1, 8},   {2, 1, 3, 64},   {2, 2, 2, 7},     {2, 5, 3, 8},    {1, 15, 1, 40},
+                                 {1, 16, 2, 16}, {1, 17, 1, 80},  {1, 17, 2, 7},    {1, 33, 1, 128}, {1, 63, 2, 8},
+                                 {1, 64, 1, 64}, {1, 65, 2, 64},  {1, 65, 1, 96},   {2, 130, 3, 8},  {1, 130, 1, 40},
+                                 {3, 7, 13, 12}, {1, 35, 1, 200}, {1, 130, 1, 128}, {1, 70, 1, 256}};
 
 std::string describe(const AttentionDims& d) {
   return "B " + std::to_string(d.batch) + " T " + std::to_string(d.time) + " H " + std::to_string(d.heads) +
@@ -142,7 +143,8 @@ TYPED_TEST(Attention, GradientIsThatOfFiniteDifferences) {
   AttentionReference reference{dims, test::as_double(qkv), rounding<TypeParam>()};
   std::vector<double> unused;
   Estimates numeric = reference.backward(weights);  // for the errors
-  numeric.value = test::finite_differences(reference.qkv, [&] { return test::dot(reference.forward(unused).value, weights); }, 1e-5);
+  const auto loss = [&] { return test::dot(reference.forward(unused).value, weights); };
+  numeric.value = test::finite_differences(reference.qkv, loss, 1e-5);
   expect_near(run<TypeParam>(dims, qkv, dy).dqkv, numeric, bound<TypeParam>(), "dqkv");
 }
 
@@ -219,7 +221,8 @@ TEST(CudaAttention, RefusesHeadsThatItHasNoKernelFor) {
       bytes(DType::bf16, too_large);
       FAIL() << "accepted";
     } catch (const DeviceError& error) {
-      EXPECT_NE(std::string(error.what()).find("4 heads of 257 channels: a head may have at most 256"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("4 heads of 257 channels: a head may have at most 256"), std::string::npos)
+          << error.what();
     }
   }
 }

@@ -5,7 +5,8 @@
 // order without atomics, 5 P being what one pass would take). Memory traffic is qkv and y once or a few times per tile
 // of queries out of L2: for T >= 512 the tensor cores bound it. mma.sync reaches at most about two thirds of what sm_90's
 // wgmma would; with the products' operands read once per 32 rows (forward) or 16 rows (backward) from shared memory,
-// 0.5 to 0.6 of sm_80's dense 16-bit peak forward and 0.4 backward are to be expected, and about 0.35 and 0.25 of sm_90's.
+// 0.5 to 0.6 of sm_80's dense 16-bit peak forward and 0.4 backward are to be expected, and about 0.35 and 0.25 of sm_90's
+// (an estimate, from shared memory's bandwidth and FlashAttention-2's published figures; no card has run it yet).
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -72,8 +73,8 @@ void attention_backward(cudaStream_t stream, const AttentionBackward& op) {
   with_columns(op.dims.head_size, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value;
     using Shape = attention::BackwardShape<T, kColumns>;
-    gpu::launch("attention_backward, queries", attention::backward_queries_kernel<T, kColumns>, launch_shape<Shape>(op.dims), stream, op,
-                row_products, vectors);
+    gpu::launch("attention_backward, queries", attention::backward_queries_kernel<T, kColumns>, launch_shape<Shape>(op.dims),
+                stream, op, row_products, vectors);
     gpu::launch("attention_backward, keys", attention::backward_keys_kernel<T, kColumns>,
                 launch_shape<Shape>(op.dims, kColumns / Shape::kOutColumns), stream, op, row_products, vectors);
   });

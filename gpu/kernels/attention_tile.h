@@ -51,7 +51,8 @@ struct Matrix {
 
 // The matrices of head `index` of (B, T, heads, head_size), and of the `which`th of (B, T, 3, heads, head_size).
 template <class T>
-__device__ Matrix<T> matrix_of(T* array, const AttentionDims& dims, std::int64_t index, bool vectors, int of_row = 1, int which = 0) {
+__device__ Matrix<T> matrix_of(T* array, const AttentionDims& dims, std::int64_t index, bool vectors, int of_row = 1,
+                               int which = 0) {
   const std::int64_t channels = dims.heads * dims.head_size, stride = of_row * channels;
   const std::int64_t offset = index / dims.heads * dims.time * stride + which * channels + index % dims.heads * dims.head_size;
   return {array + offset, stride, static_cast<int>(dims.time), static_cast<int>(dims.head_size), vectors};
@@ -63,13 +64,13 @@ __device__ Matrix<T> packed_matrix(T* array, const AttentionDims& dims, std::int
 
 // Starts to bring rows [first, first + kRows) to shared memory, kColumns of each; what the matrix does not have is zero.
 // Visible to the block after the copies' wait and a barrier.
-template <int kRows, int kColumns, class T>
+template <int kThreads, int kRows, int kColumns, class T>
 __device__ void load_tile(gpu::AsyncCopies& copies, T* shared, const Matrix<const T>& matrix, int first) {
   constexpr int kVectors = kColumns / kVector<T>;
-  for (int i = gpu::thread_in_block(); i < kRows * kVectors; i += gpu::threads_in_block()) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kVectors; i += kThreads) {
     const int row = i / kVectors, column = i % kVectors * kVector<T>;
     const bool has_row = first + row < matrix.rows;
-    const T* from = matrix.row(has_row ? first + row : 0) + column;
+    const T* from = matrix.row(first + row) + column;  // read only where it is the matrix's
     T* to = shared + row * kStride<T, kColumns> + column;
     if (matrix.vectors) {
       copies.copy_16(to, from, has_row && column < matrix.columns);
@@ -79,11 +80,46 @@ __device__ void load_tile(gpu::AsyncCopies& copies, T* shared, const Matrix<cons
   }
 }
 
+// Two matrices of which tiles of kRows rows come by, the next one while the block works on the present one.
+template <int kThreads, int kRows, int kColumns, class T>
+class TilePairs {
+ public:
+  static constexpr int kTileElements = kRows * kStride<T, kColumns>;
+  static constexpr int kElements = 4 * kTileElements;  // of shared memory
+
+  __device__ TilePairs(T* shared, const Matrix<const T>& first, const Matrix<const T>& second)
+      : shared_(shared), first_(first), second_(second) {}
+
+  __device__ void load(gpu::AsyncCopies& copies, int tile) {
+    load_tile<kThreads, kRows, kColumns>(copies, shared_ + tile % 2 * kTileElements, first_, tile * kRows);
+    load_tile<kThreads, kRows, kColumns>(copies, shared_ + (2 + tile % 2) * kTileElements, second_, tile * kRows);
+  }
+
+  // Waits until `tile`, started by an earlier load() and commit(), is there for the whole block; starts the next, unless
+  // that is `end`.
+  __device__ void advance(gpu::AsyncCopies& copies, int tile, int end) {
+    if (tile + 1 < end) load(copies, tile + 1);
+    copies.commit();
+    copies.template wait<1>();
+    __syncthreads();
+  }
+
+  // Before the next advance(), which loads into the tile that the block has worked on.
+  __device__ void release() { __syncthreads(); }
+
+  __device__ const T* first(int tile) const { return shared_ + tile % 2 * kTileElements; }
+  __device__ const T* second(int tile) const { return shared_ + (2 + tile % 2) * kTileElements; }
+
+ private:
+  T* shared_;
+  Matrix<const T> first_, second_;
+};
+
 // Rows of the warp's accumulator times `factor[row tile][0 for row g, 1 for row g + 8]` into the rows from `first` and the
 // columns from `first_column` of the matrix, as far as it has them.
 template <class T, int kRowTiles, int N>
-__device__ void store_tile(const float (&c)[kRowTiles][N][4], const float (&factor)[kRowTiles][2], const Matrix<T>& matrix, int first,
-                           int first_column) {
+__device__ void store_tile(const float (&c)[kRowTiles][N][4], const float (&factor)[kRowTiles][2], const Matrix<T>& matrix,
+                           int first, int first_column) {
   const int g = gpu::lane_index() / 4, t = gpu::lane_index() % 4;
 #pragma unroll
   for (int half = 0; half < 2 * kRowTiles; ++half) {

@@ -68,7 +68,8 @@ CUDA_SIM_API void set_settings(const Settings& settings);
 CUDA_SIM_API Statistics statistics();
 CUDA_SIM_API void reset_statistics();
 
-// Waits for all streams, forgets errors (sticky ones too), sets the settings of the environment and zero statistics. Memory, streams and events stay.
+// Waits for all streams, forgets the devices' errors and the calling thread's, goes back to the environment's settings
+// and zero statistics. Memory, streams and events stay.
 CUDA_SIM_API void reset();
 
 }  // namespace cuda_sim

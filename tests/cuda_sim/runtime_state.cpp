@@ -72,6 +72,7 @@ void reset() {
   reset_statistics();
   const StateLock lock(state().lock);
   for (cudaError_t& error : state().failed) error = cudaSuccess;
+  forget_error();
 }
 
 }  // namespace cuda_sim

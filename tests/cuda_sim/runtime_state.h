@@ -95,6 +95,7 @@ std::int64_t monotonic_ns();
 
 // Error of the calling thread's last failed call; cudaSuccess and cudaErrorNotReady are not remembered.
 cudaError_t remember(cudaError_t error);
+void forget_error();
 
 // An entry point: enter_call, then the body, whose bookkeeping no sanitizer sees.
 template <class Body>

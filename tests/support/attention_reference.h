@@ -22,7 +22,8 @@ struct OperandRounding {
 
 // Where products take operands of T.
 template <class T>
-constexpr OperandRounding kRoundingTo = std::is_same_v<T, float> ? OperandRounding{} : OperandRounding{kRoundoff<T>, kSmallestRounding<T>};
+constexpr OperandRounding kRoundingTo =
+    std::is_same_v<T, float> ? OperandRounding{} : OperandRounding{kRoundoff<T>, kSmallestRounding<T>};
 
 // Values, and for each the sum of what the rounding of its terms may move it by.
 struct Estimates {
@@ -40,7 +41,9 @@ struct AttentionReference {
   std::vector<double> qkv;
   OperandRounding rounding;
 
-  double at(std::int64_t b, std::int64_t t, int which, std::int64_t h, std::int64_t c) const { return qkv[index(b, t, which, h, c)]; }
+  double at(std::int64_t b, std::int64_t t, int which, std::int64_t h, std::int64_t c) const {
+    return qkv[index(b, t, which, h, c)];
+  }
   std::size_t index(std::int64_t b, std::int64_t t, int which, std::int64_t h, std::int64_t c) const {
     return static_cast<std::size_t>((((b * dims.time + t) * 3 + which) * dims.heads + h) * dims.head_size + c);
   }

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -16,12 +18,14 @@ class AsyncCopies {
   AsyncCopies& operator=(const AsyncCopies&) = delete;
   // The hardware would write into the shared memory of a later block.
   ~AsyncCopies() {
-    if (!copies_.empty()) __builtin_trap();
+    if (!copies_.empty()) refuse("a thread ends while its asynchronous copies are under way");
   }
 
   void copy_16(void* shared, const void* global, bool wanted) {
     const auto misaligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kBytes != 0; };
-    if (misaligned(shared) || (wanted && misaligned(global))) __builtin_trap();
+    if (misaligned(shared) || (wanted && misaligned(global))) {
+      refuse("an asynchronous copy of 16 bytes at an address that is no multiple of 16");
+    }
     std::memset(shared, 0xff, kBytes);
     copies_.push_back({shared, wanted ? global : nullptr, groups_});
   }
@@ -43,6 +47,11 @@ class AsyncCopies {
     const void* global;  // null: zeros
     std::int64_t group;
   };
+
+  [[noreturn]] static void refuse(const char* what) {
+    std::fprintf(stderr, "cuda_sim: violation: %s\n", what);
+    std::abort();
+  }
 
   static void arrive(const Copy& copy) {
     if (copy.global != nullptr) {

@@ -7,6 +7,8 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "cuda_sim/simt.h"
@@ -26,7 +28,11 @@ float element(unsigned packed, int which) {
 
 // Each lane reads what it is to have from the rows that the other lanes point to, so that what it reads counts as its own.
 inline cuda_sim::WarpValues exchange_rows(const void* row, const char* operation, Site site) {
-  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) __builtin_trap();  // the hardware's misaligned address
+  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) {
+    std::fprintf(stderr, "cuda_sim: violation: %s of a row at an address that is no multiple of 16 (%s:%d)\n", operation,
+                 site.file, site.line);
+    std::abort();
+  }
   return cuda_sim::warp_exchange(kFullMask, &row, sizeof(row), operation, site);
 }
 
