@@ -123,15 +123,17 @@ TEST_F(GpuFault, AnotherDeviceObjectStartsWithoutTheFailure) {
 TEST_F(GpuFault, TheHostWaitsForEventsAloneAndOnlyWhereItIsAsked) {
   const auto d = make_cuda_device(0);
   const auto a = d->make_stream("a"), b = d->make_stream("b");
-  const auto event = d->make_event();
+  const auto there = d->make_event(), back = d->make_event();
   std::byte *const arena = d->allocate_arena(4096), *const pinned = d->allocate_pinned(4096);
   cuda_sim::reset_statistics();
   for (int i = 0; i < 20; ++i) {
+    a->wait(*back);
     a->copy(arena, pinned, 4096);
-    a->record(*event);
-    b->wait(*event);
+    a->record(*there);
+    b->wait(*there);
     b->copy(pinned, arena, 4096);
     b->call([] {});
+    b->record(*back);
   }
   EXPECT_EQ(cuda_sim::statistics().synchronisations(), 0);
   EXPECT_EQ(cuda_sim::statistics().allocations, 0);
