@@ -39,8 +39,8 @@ FENCE = [
     ("libaio", r"libaio\.h", r"nvme/.*"),
     ("BLAS", r"(.*/)?(cblas|openblas|lapacke?)[^/]*\.h", r"lib/host/[^/]+\.cpp"),
     ("CUDA", r"(cuda|vector_types|library_types|cublas|curand|cufile|cupti|nvrtc|nvml|nvtx|device_launch|cooperative_groups|mma)[^/]*\.h"
-             r"|(cuda|cub|thrust|cooperative_groups|nvtx3)/.*", r"gpu/.*|tests/cuda_sim/.*|tests/gpu_[^/]+\.cpp"),
-    ("NCCL", r"nccl[^/]*\.h", r"gpu/.*|tests/cuda_sim/.*"),
+             r"|(cuda|cub|thrust|cooperative_groups|nvtx3)/.*", r"(gpu|bench/gpu|tests/cuda_sim)/.*|tests/gpu_[^/]+\.cpp"),
+    ("NCCL", r"nccl[^/]*\.h", r"(gpu|bench/gpu|tests/cuda_sim)/.*"),
     ("MPI", r"mpi\.h", r"lib/comm/[^/]+\.cpp"),
     ("nlohmann/json", r"nlohmann/.*", r"(lib/(config|checkpoint|report)|tests)/[^/]+\.cpp"),
     ("CLI11", r"CLI/.*|CLI11\.hpp", r"app/.*"),
