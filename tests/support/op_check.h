@@ -2,6 +2,7 @@
 // threads. Kernels run by run_ops() of op_device.h.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <functional>
@@ -21,18 +22,35 @@ namespace spillway::test {
 
 using Doubles = std::vector<double>;
 
+// Puts the largest share of a bound that the running test has used into its report: how far a new device is from failing.
+inline void record_share_of_bound(double share) {
+  static const testing::TestInfo* test = nullptr;
+  static double largest = 0.0;
+  const testing::TestInfo* const running = testing::UnitTest::GetInstance()->current_test_info();
+  if (running != test) {
+    test = running;
+    largest = 0.0;
+  }
+  if (share < largest) return;
+  largest = share;
+  testing::Test::RecordProperty("largest_share_of_bound", std::to_string(share));
+}
+
 // |got - expected| <= allowed for every element, and nothing was written beside the array. The rounding
 // to T on top of the arithmetic, T's smallest steps included, is allowed for here.
 template <class T>
 void expect_within(GuardedArray<T>& got, const Doubles& expected, const Doubles& allowed, const std::string& what) {
   ASSERT_EQ(got.size(), expected.size()) << what;
   ASSERT_TRUE(got.guards_intact()) << what;
+  double largest_share = 0.0;
   const double smallest_step = std::is_same_v<T, f16> ? 0x1p-25 : 0x1p-126;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const double difference = std::fabs(static_cast<double>(to_float(got[i])) - expected[i]);
-    ASSERT_LE(difference, allowed[i] + kRoundoff<T> * (std::fabs(expected[i]) + allowed[i]) + smallest_step)
-        << what << ", element " << i << " of " << expected.size() << ": " << to_float(got[i]) << ", expected " << expected[i];
+    const double bound = allowed[i] + kRoundoff<T> * (std::fabs(expected[i]) + allowed[i]) + smallest_step;
+    ASSERT_LE(difference, bound) << what << ", element " << i << " of " << expected.size() << ": " << to_float(got[i]) << ", expected " << expected[i];
+    largest_share = std::max(largest_share, difference / bound);
   }
+  record_share_of_bound(largest_share);
 }
 
 // d loss / d x[i] for every i, by central differences.
