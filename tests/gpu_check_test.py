@@ -7,6 +7,7 @@ usage: gpu_check_test.py BUILD_FOLDER
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,15 +94,23 @@ class GpuCheck(unittest.TestCase):
 
     def test_an_interrupt_ends_it_with_whole_results(self):
         for number in (signal.SIGINT, signal.SIGTERM):
+            shutil.rmtree(self.out / "logs", ignore_errors=True)
             check = subprocess.Popen(self.command("--dry-run", "--plant", "crash", "hang", "--only", "planted_*"), stdout=subprocess.PIPE, text=True,
                                      start_new_session=True)
             self.assertIn("planted_crash", check.stdout.readline())
+            self.await_output("planted_hang")
             check.send_signal(number)
             output, _ = check.communicate(timeout=30)
             self.assertEqual(check.returncode, 130)
             self.assertEqual(output.splitlines()[-1], "0 passed, 2 failed, 0 skipped")
             self.assertFalse(self.results()["ended"])
             self.assertEqual(self.steps()["planted_hang"]["reason"], "interrupted")
+
+    def await_output(self, step):
+        """Until it has said something, so that the signal finds it running."""
+        log = self.out / f"logs/{step}.log"
+        while not (log.exists() and log.read_text()):
+            time.sleep(0.01)
 
     def test_a_step_leaves_no_process(self):
         self.check("--dry-run", "--plant", "hang", "--only", "planted_hang")
