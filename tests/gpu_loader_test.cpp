@@ -71,7 +71,7 @@ TEST(GpuLoaderDeathTest, LoadsNothingUntilADeviceIsAskedFor) {
     const std::unique_ptr<Device> host = make_host_device({.threads = 1});
     const std::unique_ptr<World> self = make_self_world();
     if (make_device_world(*self, *host, {}) != nullptr) std::exit(2);
-    if (mapped("cuda")) std::exit(3);
+    if (mapped("libcuda") || mapped("libspillway_cuda")) std::exit(3);
     const std::string reason = why_no_cuda_device();
     std::exit(reason.empty() && mapped("libspillway_cuda_sim.so") ? 0 : 4);
   };

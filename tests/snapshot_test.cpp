@@ -1,5 +1,6 @@
 // The state of a step, handed out while that step and the next ones run.
 #include <chrono>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -11,15 +12,15 @@
 namespace spillway::testing {
 namespace {
 
-// Keeps a hash of every item. A slow one takes its time for each, as a disk does.
+// Keeps a hash of every item, which come one after the other. A slow one takes its time for each, as a disk does.
 class HashingSink : public SnapshotSink {
  public:
-  HashingSink(const Engine& engine, bool slow) : engine_(engine), slow_(slow) {}
+  HashingSink(Engine& engine, bool slow) : engine_(engine), slow_(slow) {}
 
   std::span<std::byte> acquire(std::size_t item) override {
     if (slow_) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     EXPECT_EQ(item, hashes_.size());
-    bytes_.resize(static_cast<std::size_t>(engine_.snapshot_items()[item].bytes()));
+    bytes_ = engine_.snapshot_memory().first(static_cast<std::size_t>(engine_.snapshot_items()[item].bytes()));
     return bytes_;
   }
   void submit(std::size_t) override { hashes_.push_back(hash_bytes(bytes_)); }
@@ -27,9 +28,9 @@ class HashingSink : public SnapshotSink {
   const std::vector<std::uint64_t>& hashes() const { return hashes_; }
 
  private:
-  const Engine& engine_;
+  Engine& engine_;
   bool slow_;
-  std::vector<std::byte> bytes_;
+  std::span<std::byte> bytes_;
   std::vector<std::uint64_t> hashes_;
 };
 
