@@ -60,7 +60,7 @@ std::vector<Variant> placements() {
          optimizer_on(s, OffloadDevice::nvme, f);
          s.config.spillway.placement = PlacementPolicy::fill;
          // A little less than what would hold everything, first of the device, then of the host.
-         s.config.spillway.device_memory = testing::plan_of(s).tiers[0].peak * 6 / 10;
+         s.config.spillway.device_memory = testing::kept_workspace() + (testing::plan_of(s).tiers[0].peak - testing::kept_workspace()) * 6 / 10;
          s.config.spillway.host_memory = testing::plan_of(s).tiers[1].peak * 9 / 10;
          s.edit_plan = [](Plan& plan) {
            std::array<int, kTiers> tiles{};
@@ -146,7 +146,7 @@ TEST(Invariance, EveryPlacementGivesTheSameBitsUnderAccumulation) {
   variants.push_back({"accumulators on the host", [](RunSetup& s, const std::string& f) {
                         parameters_on(s, OffloadDevice::cpu, f);
                         optimizer_on(s, OffloadDevice::cpu, f);
-                        s.config.spillway.device_memory = 420'000;
+                        s.config.spillway.device_memory = testing::kept_workspace() + 420'000;
                         s.edit_plan = [](Plan& plan) { EXPECT_GE(plan.host_square_sums_buffer, 0); };
                       }});
   expect_same_state(setup, variants);

@@ -36,7 +36,7 @@ RunSetup run_of(int stage, int world) {
   setup.config.accumulation_steps = 2;
   setup.config.micro_batch_size = 12 / world;
   setup.config.train_batch_size = 24;
-  setup.steps = static_cast<int>(testing::fewer_if_sanitized(6, 3));
+  setup.steps = testing::on_cuda() ? 2 : static_cast<int>(testing::fewer_if_sanitized(6, 3));
   return setup;
 }
 
@@ -127,13 +127,13 @@ double median_change(const Trained& run) {
 //            bounds the difference is learning rate times steps, of which 1.6e-5 is 1e-4; bound 1e-3 of it, for
 //            every element. Half of all weights moved by more than 100 times that bound.
 TEST(Ranks, AgreeWithOneRankOnTheSameGlobalBatch) {
-  const int steps = static_cast<int>(testing::fewer_if_sanitized(50, 5));
+  const int steps = testing::on_cuda() ? 10 : static_cast<int>(testing::fewer_if_sanitized(50, 5));
   const Trained alone = train_in_f32(0, 1, steps);
   const double bound = 1e-3 * tiny_run().config.optimizer.learning_rate * steps;
   EXPECT_LT(alone.losses.back(), alone.losses.front() - 0.3 * (steps > 10));
   EXPECT_GT(median_change(alone), 100 * bound);
   for (const int stage : {0, 1, 2, 3}) {
-    for (const int world : testing::kSanitized ? std::vector<int>{2} : std::vector<int>{1, 2, 3, 4}) {
+    for (const int world : testing::kSanitized || testing::on_cuda() ? std::vector<int>{2} : std::vector<int>{1, 2, 3, 4}) {
       const Trained ranks = train_in_f32(stage, world, steps);
       SCOPED_TRACE(::testing::Message() << "stage " << stage << ", world " << world);
       ASSERT_EQ(ranks.masters.size(), alone.masters.size());
@@ -245,7 +245,7 @@ TEST(Ranks, SendGradientsInTheTypeAskedFor) {
 TEST(Ranks, UseTheMemoryThatWasPlanned) {
   const ScratchFolder folder;
   for (const int stage : {0, 1, 2, 3}) {
-    for (const int world : testing::kSanitized ? std::vector<int>{2} : std::vector<int>{1, 2, 4}) {
+    for (const int world : testing::kSanitized || testing::on_cuda() ? std::vector<int>{2} : std::vector<int>{1, 2, 4}) {
       for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
         RunSetup setup = run_of(stage, world);
         setup.steps = 2;
@@ -310,6 +310,7 @@ TEST(Ranks, RefuseToStartWithDifferentPlans) {
 TEST(Ranks, NameTheRankThatFailsAndEnd) {
   const ScratchFolder folder;
   RunSetup setup = run_of(3, 3);
+  setup.steps = 4;
   put(setup, Place::nvme, folder.path());
   std::array<std::string, 3> errors;
   EXPECT_NE(error_of_ranks(setup, 3,

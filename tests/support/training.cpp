@@ -19,6 +19,8 @@ bool on_cuda() {
   return device != nullptr && std::string_view(device) == "cuda";
 }
 
+std::int64_t kept_workspace() { return on_cuda() ? cuda_scratch_sizes().linear_backward(DType::f32, {1, 1, 1}) : 0; }
+
 ScratchFolder::ScratchFolder() {
   // Beside the test's own executable: a build folder is on a disk, /tmp may not be.
   std::string name = std::filesystem::current_path() / "scratch-XXXXXX";

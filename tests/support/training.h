@@ -22,11 +22,14 @@ inline constexpr std::uint64_t kSeed = 7;
 // Whether runs are on CUDA devices, which CI simulates: tests then take fewer of them.
 bool on_cuda();
 
+// Of the device's memory, what a tiny model needs as much of as a large one: cuBLASLt's workspace.
+std::int64_t kept_workspace();
+
 struct RunSetup {
   Config config;
   ModelSpec spec;
   std::int64_t time = 32;
-  int steps = static_cast<int>(fewer_if_sanitized(20, 8));
+  int steps = on_cuda() ? 6 : static_cast<int>(fewer_if_sanitized(20, 8));
   int chaos_us = 0;               // of streams and lanes
   std::uint64_t chaos_seed = 1;
   bool rehearse = false;
