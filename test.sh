@@ -39,7 +39,7 @@ plain_options=(-Dbuildtype=release -Db_ndebug=false -Db_sanitize=none -Dwerror=t
 # The sanitizers need line numbers in their reports (-g1), not a debugger's full information. Warnings are
 # errors in the plain build only: instrumented code makes GCC see uninitialised values that are none.
 sanitizer_options=(-Doptimization=1 -Ddebug=false -Db_ndebug=false -Db_lundef=false
-  -Dwerror=false '-Dcpp_args=-g1 -fno-omit-frame-pointer' -Dtests=enabled -Dbench=disabled -Dcuda=disabled)
+  -Dwerror=false '-Dcpp_args=-g1 -fno-omit-frame-pointer' -Dtests=enabled -Dbench=disabled)
 
 # The suites that tests name themselves; a no_ one only marks where a test is not to run.
 declared_suites() {

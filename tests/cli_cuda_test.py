@@ -35,9 +35,10 @@ class CudaTest(ranks.RanksTest):
         self.assertEqual(run.status, 0, run.out + run.err)
         return self.load("summary.json")
 
-    def refused(self, status, env, *words, config=None, more=()):
+    def refused(self, status, env, *words, config=None):
+        config = config or self.config()
         before = self.files()
-        run = self.run_command(self.words(config or self.config(), "--out", "made/for/it", *more), env)
+        run = self.run_command(self.words(config, "--out", "made/for/it"), env)
         self.assert_refused(run, status, *words)
         self.assert_same_files(before)
 
