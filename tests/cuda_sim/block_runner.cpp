@@ -31,6 +31,12 @@ void ThreadQueue::push(CudaThread* thread) {
   tail_ = thread;
 }
 
+void ThreadQueue::push_front(CudaThread* thread) {
+  if (head_ == nullptr) return push(thread);
+  thread->next = head_;
+  head_ = thread;
+}
+
 CudaThread* ThreadQueue::pop() {
   CudaThread* const thread = head_;
   head_ = thread->next;
@@ -256,8 +262,9 @@ WarpValues BlockRunner::warp_exchange(unsigned mask, const void* value, std::siz
   if (group.arrived == mask) {
     group.arrived = 0;
     group.readers = std::popcount(mask);
-    for (unsigned other = 0; other < 32; ++other) {
-      if ((mask >> other & 1u) != 0) ready_.push(&lanes[other]);
+    // A warp goes ahead as far as it can: what others still read it overwrites, unless a barrier keeps it from that.
+    for (unsigned other = 32; other-- > 0;) {
+      if ((mask >> other & 1u) != 0) ready_.push_front(&lanes[other]);
     }
   }
   wait(operation, site);

@@ -42,6 +42,7 @@ class ThreadQueue {
  public:
   bool empty() const { return head_ == nullptr; }
   void push(CudaThread* thread);
+  void push_front(CudaThread* thread);
   CudaThread* pop();
   void take_all(ThreadQueue& other);
 
