@@ -69,6 +69,22 @@ Plan streams_only() {
   return sketch.plan();
 }
 
+// Each stream writes what each of the others reads: a lane has to wait for every other.
+Plan every_pair_of_streams() {
+  Sketch sketch;
+  constexpr Lane kStreams[] = {Lane::compute, Lane::h2d, Lane::d2h, Lane::comm};
+  for (const Lane from : kStreams) {
+    for (const Lane to : kStreams) {
+      if (from == to) continue;
+      const int a = sketch.buffer(Tier::device), b = sketch.buffer(Tier::device);
+      const int writer = sketch.task(from, {b}, {a}, {});
+      const int reader = sketch.task(to, {a}, {b}, {{writer, false}});
+      sketch.plan().step.tasks[static_cast<std::size_t>(writer)].dependencies = {{reader, true}};
+    }
+  }
+  return sketch.plan();
+}
+
 // Two streams that have nothing to do with each other, one with much more to do.
 Plan unequal_streams() {
   Sketch sketch;
@@ -188,6 +204,7 @@ TEST(Executor, PlaysPlansByHandInOrder) {
       const std::string what = "delays of " + std::to_string(chaos_us) + " us, seed " + std::to_string(seed);
       expect_plays_in_order(diamond(), chaos_us, seed, "diamond, " + what);
       expect_plays_in_order(streams_only(), chaos_us, seed, "streams only, " + what);
+      expect_plays_in_order(every_pair_of_streams(), chaos_us, seed, "every pair of streams, " + what);
       expect_plays_in_order(unequal_streams(), chaos_us, seed, "unequal streams, " + what);
     }
   }

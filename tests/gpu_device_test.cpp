@@ -122,10 +122,14 @@ TEST(Stream, LosesNoCallWhenItsQueueIsFull) {
   const auto d = device();
   const auto stream = d->make_stream("test");
   constexpr int kCalls = 3000;
-  int count = 0;
-  for (int i = 0; i < kCalls; ++i) stream->call([c = &count] { ++*c; });
+  int in_turn = 0;
+  for (int i = 0; i < kCalls; ++i) {
+    stream->call([n = &in_turn, i] {
+      if (*n == i) ++*n;
+    });
+  }
   stream->synchronize();
-  EXPECT_EQ(count, kCalls);
+  EXPECT_EQ(in_turn, kCalls);
 }
 
 TEST(Stream, FinishesWhatIsQueuedBeforeItGoes) {
@@ -138,11 +142,29 @@ TEST(Stream, FinishesWhatIsQueuedBeforeItGoes) {
   EXPECT_EQ(count, 50);
 }
 
+// Host memory that a copy has not reached yet would go while it is still to come.
+TEST(Stream, FinishesItsCopiesBeforeItGoes) {
+  const auto d = device();
+  constexpr std::int64_t kBytes = 1 << 16;
+  std::byte *const arena = d->allocate_arena(kBytes), *const from = d->allocate_pinned(kBytes), *const to = d->allocate_pinned(kBytes);
+  std::memset(from, 7, kBytes);
+  {
+    const auto stream = d->make_stream("test");
+    stream->copy(arena, from, kBytes);
+    stream->copy(to, arena, kBytes);
+  }
+  EXPECT_THAT(std::vector(to, to + kBytes), testing::Each(std::byte{7}));
+}
+
 TEST(Stream, TakesOverTheErrorOfACall) {
   const auto d = device();
   const auto stream = d->make_stream("test");
   bool ran = false;
-  stream->call([] { throw CommError("rank 1 is gone"); });
+  error_of<CommError>([&] {
+    stream->call([] { throw CommError("rank 1 is gone"); });
+    stream->call([] { throw CommError("and so is rank 2"); });  // a CUDA device may know of the first already
+    stream->call([r = &ran] { *r = true; });
+  });
   EXPECT_EQ(error_of<CommError>([&] { stream->synchronize(); }), "rank 1 is gone");
   const std::string again = error_of<CommError>([&] {
     stream->call([r = &ran] { *r = true; });

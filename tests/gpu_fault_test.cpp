@@ -141,7 +141,23 @@ TEST_F(GpuFault, TheHostWaitsForEventsAloneAndOnlyWhereItIsAsked) {
   EXPECT_EQ(cuda_sim::statistics().synchronisations(), 1);
 }
 
-// The last one: what a failed device holds it gives back no more.
+// The last ones: what a failed device holds it gives back no more.
+TEST_F(GpuFault, OfTwoFailuresTheFirstIsThrown) {
+  const auto d = make_cuda_device(0);
+  const auto stream = d->make_stream("compute");
+  const auto ops = d->make_ops(DType::f32);
+  auto* const values = reinterpret_cast<float*>(d->allocate_arena(8192));
+  set([](auto& s) { s.fail_launch = 1; });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(error_of<Error>([&] {
+                stream->call([] { throw CommError("rank 1 is gone"); });
+                ops->accumulate(*stream, values, values + 1024, 1024);
+                stream->synchronize();
+              }),
+              "rank 1 is gone");
+  }
+}
+
 TEST_F(GpuFault, AFaultOfAKernelIsThrownAtTheNextWaitAndEverAfter) {
   const auto d = make_cuda_device(0);
   const auto stream = d->make_stream("compute"), other = d->make_stream("h2d");

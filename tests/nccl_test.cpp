@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -80,6 +84,35 @@ std::string error_of(Act&& act) {
   return "";
 }
 
+// What waits for ever cannot be told to stop: it is told of, and the process ends.
+class Deadline {
+ public:
+  Deadline() : thread_([this] { run(); }) {}
+  ~Deadline() {
+    {
+      const std::lock_guard lock(mutex_);
+      met_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  static constexpr std::chrono::seconds kLimit{20};  // of what takes a moment, even under a sanitizer
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, kLimit, [this] { return met_; })) return;
+    std::fputs("ranks still wait for one that has failed\n", stderr);
+    std::_Exit(1);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool met_ = false;
+  std::thread thread_;
+};
+
 // Devices of its own: what fails stays failed.
 struct Rank {
   Rank(World& control, int index)
@@ -104,6 +137,7 @@ struct Rank {
 };
 
 TEST(NcclFaults, AFailureEndsWhatOthersWaitForOnTheirDevices) {
+  const Deadline deadline;
   const auto worlds = make_thread_worlds(3);
   std::vector<std::string> errors(3);
   std::atomic<int> waiting{0};

@@ -249,6 +249,21 @@ TYPED_TEST(LinearTest, ParametersMayStartAtAnyElement) {
   expect_within(got_dbias, expected_dbias.value, expected_dbias.allowed, "dbias");
 }
 
+// What is known of a product from an earlier call of its kind is not where its parameters are.
+TYPED_TEST(LinearTest, EveryCallTakesItsOwnBias) {
+  using T = TypeParam;
+  const MatmulDims d{24, 32, 40};
+  Problem<T> p(d);
+  GuardedArray<T> other_bias(std::vector<T>(static_cast<std::size_t>(d.n), from_float<T>(3.0f))), other_y(d.m * d.n), y(d.m * d.n);
+  run_ops<T>([&](Ops& ops, Stream& s, OpMemory& on) {
+    const auto scratch = on.scratch(ops.scratch_sizes().linear_forward(kDType<T>, d));
+    ops.linear_forward(s, {on(p.x), on(p.weight), on(other_bias), nullptr, on(other_y), d, scratch, nullptr});
+    ops.linear_forward(s, {on(p.x), on(p.weight), on(p.bias), nullptr, on(y), d, scratch, nullptr});
+  });
+  const Product expected = p.expected_y(true, false);
+  expect_within(y, expected.value, expected.allowed, "y");
+}
+
 TYPED_TEST(LinearTest, LeavesOutWhatIsNotWanted) {
   using T = TypeParam;
   const MatmulDims d{5, 7, 48};
