@@ -29,7 +29,7 @@ struct RunSetup {
   Config config;
   ModelSpec spec;
   std::int64_t time = 32;
-  int steps = on_cuda() ? 6 : static_cast<int>(fewer_if_sanitized(20, 8));
+  int steps = static_cast<int>(on_cuda() ? fewer_if_sanitized(6, 3) : fewer_if_sanitized(20, 8));
   int chaos_us = 0;               // of streams and lanes
   std::uint64_t chaos_seed = 1;
   bool rehearse = false;
