@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -137,6 +138,7 @@ void RunReport::start(Engine& engine, std::int64_t steps_before) {
     trace_prediction();
   }
   step_ms_.reserve(static_cast<std::size_t>(options_.run.steps));
+  device_utilization_.reserve(static_cast<std::size_t>(options_.run.steps));
   curve_.train.reserve(static_cast<std::size_t>(options_.run.steps));
   const Simulation& predicted = engine.prediction();
   print(fmt::format("predicted step {:.0f} ms, bound by {}; plan {} of {} tasks\n", predicted.step_s * 1e3, name_of(predicted.binding),
@@ -259,9 +261,17 @@ void RunReport::trace_prediction() {
   }
 }
 
+void RunReport::note_device_use() {
+  const std::optional<DeviceUse> use = engine_->device().use();
+  if (!use) return;
+  device_utilization_.push_back(use->utilization);
+  device_used_peak_ = std::max(device_used_peak_, use->used_bytes);
+}
+
 void RunReport::step(const StepResult& result, double data_ms) {
   ++steps_;
   note_times();
+  note_device_use();
   const StepRecord record = record_of(result, data_ms);
   step_ms_.push_back(result.step_ms);
   curve_.train.push_back({result.step, result.verdict.loss});
@@ -312,6 +322,11 @@ Summary RunReport::summary(std::uint64_t state_hash, const std::vector<RankRecor
   summary.rss_at_start = rss_at_start_;
   summary.rss_peak_in_steps = rss_peak_in_steps_;
   summary.rss_peak = std::max(rss_peak_before_, peak_resident_bytes());
+  if (!device_utilization_.empty()) {
+    const double sum = std::accumulate(device_utilization_.begin(), device_utilization_.end(), 0.0);
+    summary.device_utilization = sum / static_cast<double>(device_utilization_.size());
+    summary.device_used_peak = device_used_peak_;
+  }
   const double timed = static_cast<double>(std::max<std::int64_t>(1, timed_steps_));
   for (int lane = 0; lane < kLanes; ++lane) {
     summary.lanes.push_back({std::string(name_of(static_cast<Lane>(lane))), busy_ms_[static_cast<std::size_t>(lane)] / timed});

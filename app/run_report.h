@@ -55,6 +55,7 @@ class RunReport {
   StepRecord record_of(const StepResult& result, double data_ms) const;
   StartRecord start_record() const;
   void note_times();
+  void note_device_use();
   std::vector<LaneShare> lane_shares();
   std::string breakdown_text() const;
   template <class Record>
@@ -87,6 +88,8 @@ class RunReport {
   std::array<double, kLanes> unprinted_busy_ms_{};  // since the last line, of the steps whose times are known
   double unprinted_ms_ = 0.0;                       // and how long those steps took
   std::int64_t trace_origin_ns_ = -1;
+  std::vector<double> device_utilization_;  // at the steps, by the driver's account
+  std::int64_t device_used_peak_ = 0;
   std::int64_t rss_at_start_ = 0;
   std::int64_t rss_peak_before_ = 0;
   std::int64_t rss_peak_in_steps_ = 0;

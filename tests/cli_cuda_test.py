@@ -5,6 +5,7 @@ SPILLWAY_CUDA_MODULE names the simulated module; CUDA_SIM_DEVICE and CUDA_SIM_FA
 """
 
 import json
+import os
 import subprocess
 import sys
 
@@ -73,6 +74,15 @@ class Results(CudaTest):
         again = self.go(alone, "--out", "run", "--resume", "auto", device="host", steps=5)
         self.assertEqual(again["first_step"], 5)
         self.assertEqual(self.spillway("inspect", "run").status, 0)
+
+
+    def test_the_drivers_account_is_in_the_summary_where_there_is_one(self):
+        # The folder of the simulated module holds a simulated NVML too.
+        with_nvml = devices(LD_LIBRARY_PATH=os.path.dirname(os.environ["SPILLWAY_CUDA_MODULE"]))
+        driver = self.go(self.config(), env=with_nvml)["driver"]
+        self.assertTrue(0 < driver["utilization"] <= 1)
+        self.assertGreater(driver["used_bytes_peak"], 0)
+        self.assertEqual(self.go(self.config(), device="host")["driver"], {"utilization": None, "used_bytes_peak": None})
 
 
 class Choice(CudaTest):

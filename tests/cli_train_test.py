@@ -15,7 +15,7 @@ SUMMARY_TYPES = {
     "steps": int, "skipped_steps": int, "loss_first": float, "loss_last": float, "eval_loss": float, "tokens_per_s": float,
     "step_ms_median": float, "predicted_step_ms": float, "binding_lane": str, "state_hash": str, "params": int,
     "state_bytes": int, "peak": dict, "rss_at_start": int, "rss_peak_in_steps": int, "rss_peak": int, "lanes": dict,
-    "nvme": dict, "world_size": int, "first_step": int, "ranks": list, "saves": list, "config_effective": dict,
+    "nvme": dict, "driver": dict, "world_size": int, "first_step": int, "ranks": list, "saves": list, "config_effective": dict,
 }
 
 

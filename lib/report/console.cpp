@@ -67,6 +67,10 @@ std::string closing_text(const Summary& s, std::span<const OutputFile> files) {
                    peak.budget ? fmt::format(" of {}", human_bytes(*peak.budget)) : "");
   };
   tier("device", s.device);
+  if (s.device_utilization && s.device_used_peak) {
+    fmt::format_to(to, "             in use {:.0f}% of the time by the driver's account, with {} of its memory\n", 100.0 * *s.device_utilization,
+                   human_bytes(*s.device_used_peak));
+  }
   tier("host", s.host);
   tier("nvme", s.nvme);
   fmt::format_to(to, "state hash   {}\n", s.state_hash);

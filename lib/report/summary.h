@@ -36,6 +36,8 @@ struct Summary {
   std::int64_t rss_at_start = 0;       // resident bytes of the process right before step 1
   std::int64_t rss_peak_in_steps = 0;  // the most from then on
   std::int64_t rss_peak = 0;           // the most ever, preparations included
+  std::optional<double> device_utilization = {};     // mean over steps of the driver's account, 0 to 1; none: it keeps none
+  std::optional<std::int64_t> device_used_peak = {};  // bytes of its memory, by all processes and the driver
   std::vector<LaneTime> lanes = {};  // busy_ms per step
   double nvme_read_bytes_per_step = 0.0;
   double nvme_write_bytes_per_step = 0.0;

@@ -47,6 +47,7 @@ std::string summary_json(const Summary& s) {
       {"rss_at_start", s.rss_at_start},
       {"rss_peak_in_steps", s.rss_peak_in_steps},
       {"rss_peak", s.rss_peak},
+      {"driver", {{"utilization", or_null(s.device_utilization)}, {"used_bytes_peak", or_null(s.device_used_peak)}}},
       {"lanes", lanes},
       {"nvme",
        {{"read_bytes_per_step", s.nvme_read_bytes_per_step},
