@@ -52,7 +52,7 @@ std::string why_no_driver() {
     dlclose(driver);
     return {};
   }
-  return std::string("no NVIDIA driver here: ") + dlerror();
+  return std::string("no NVIDIA driver here (") + dlerror() + ")";
 }
 
 Opened open_module(const fs::path& path) {
@@ -108,7 +108,10 @@ int cuda_device_count() {
 std::unique_ptr<Device> make_cuda_device(int index) {
   const Opened opened = cuda_module();
   const std::string reason = opened.module == nullptr ? opened.reason : opened.module->why_no_device();
-  if (!reason.empty()) throw DeviceError("[cuda] open device " + std::to_string(index) + ": " + reason + "; or use --device host");
+  if (!reason.empty()) {
+    const bool advises = reason.find("--device host") != std::string::npos;
+    throw DeviceError("[cuda] open device " + std::to_string(index) + ": " + reason + (advises ? "" : "; see to that, or use --device host"));
+  }
   return opened.module->make_device(index);
 }
 
