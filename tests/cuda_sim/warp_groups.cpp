@@ -41,7 +41,8 @@ WarpGroup& WarpGroups::join(unsigned warp, unsigned lane, unsigned mask, std::si
   WarpGroup* const groups = groups_ + warp * kGroupsPerWarp;
   WarpGroup* free = nullptr;
   for (WarpGroup* group = groups; group != groups + kGroupsPerWarp; ++group) {
-    if (is_open(*group) && (group->mask >> lane & 1u) != 0) {
+    // Lanes that wait for this one in a later exchange do no harm, unless this exchange needs one of them.
+    if (is_open(*group) && (group->mask >> lane & 1u) != 0 && (group->mask == mask || (group->arrived & mask) != 0)) {
       check_agreement(*group, lane, mask, bytes, operation, site);
       group->arrived |= 1u << lane;
       return *group;
