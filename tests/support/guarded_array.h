@@ -59,7 +59,7 @@ class GuardedArray {
  public:
   explicit GuardedArray(std::size_t n) : n_(n), bytes_(n * sizeof(T)) {}
   explicit GuardedArray(const std::vector<T>& values) : GuardedArray(values.size()) {
-    std::memcpy(bytes_.data(), values.data(), n_ * sizeof(T));
+    if (n_ > 0) std::memcpy(bytes_.data(), values.data(), n_ * sizeof(T));
   }
 
   T* data() { return reinterpret_cast<T*>(bytes_.data()); }
