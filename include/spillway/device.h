@@ -103,6 +103,12 @@ struct DeviceUse {
   std::int64_t used_bytes = 0;   // of its memory, by all processes and the driver
 };
 
+// Bytes [begin, end) of an arena.
+struct ByteRange {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
 // One device and its memory. Created by make_host_device() or make_cuda_device().
 class Device {
  public:
@@ -119,8 +125,9 @@ class Device {
   virtual std::byte* allocate_arena(std::int64_t bytes) = 0;
 
   // The pinned host arena: page-aligned, present, and usable by copy() without staging. Allocated
-  // once, owned by the device. Throws MemoryError.
-  virtual std::byte* allocate_pinned(std::int64_t bytes) = 0;
+  // once, owned by the device. `stretches`: what one parallel_for at a time works through from end to end; on a machine
+  // of several NUMA nodes each stretch is laid where the threads are that will get to it. Throws MemoryError.
+  virtual std::byte* allocate_pinned(std::int64_t bytes, std::span<const ByteRange> stretches = {}) = 0;
 
   virtual std::unique_ptr<Stream> make_stream(std::string_view name) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
