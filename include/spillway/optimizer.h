@@ -114,7 +114,8 @@ struct OptimizerTile {
   GradientStatistics* statistics = nullptr;  // written if wanted: costs no further read of the gradient
 };
 
-// Elements [first, first + n) of a tile, without statistics. block8: `first` is a multiple of 256, and so is n unless the part is the last.
+// Elements [first, first + n) of a tile, without statistics. block8: `first` is a multiple of 256, and so is n unless the
+// part is the last.
 OptimizerTile part_of(const OptimizerTile& tile, std::int64_t first, std::int64_t n);
 
 // The tile whose state is laid out at `state`, aligned to 64 bytes; gradient, weight and position are left to the caller.
