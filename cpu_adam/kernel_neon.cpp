@@ -38,6 +38,10 @@ struct Neon : XsimdIsa<xsimd::neon64> {
   static Half to_f16(F x) { return vreinterpret_u16_f16(vcvt_f16_f32(x)); }
   static Half to_bf16(F x) { return narrow(nearest_bf16<Neon>(x)); }
 
+  // xsimd 8.1 has the estimates and Newton steps of 32-bit Arm here, which are an ulp off.
+  static F sqrt(F x) { return vsqrtq_f32(x); }
+  static F divide(F x, F y) { return vdivq_f32(x, y); }
+
   static void add_squares(double* sums, F x) {
     add_squares(sums, vcvt_f64_f32(vget_low_f32(x)));
     add_squares(sums + 2, vcvt_high_f64_f32(x));
