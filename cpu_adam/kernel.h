@@ -8,7 +8,7 @@
 //
 // Same bits everywhere. The text is a template over an instruction set `Isa`, which supplies vectors of `lanes` elements,
 //   F     floats, U  unsigned 32-bit integers, both with operators, and Half  16-bit integers,
-// and what C++ has no operator for: loads, stores, conversions, bits, select, sqrt. Each lane performs the same sequence of
+// and what they do not say: loads, stores, conversions, bits, select, sqrt, division. Each lane performs the same sequence of
 // single IEEE operations; sqrt and division are correctly rounded on every instruction set, and no multiplication is fused
 // with an addition, although AVX2 machines could: a fused operation on a CPU without the instruction is a library call a
 // hundred times slower. (The project builds with -ffp-contract=off, so the compiler does not fuse either.) An element's
