@@ -6,13 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <new>
-#include <span>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
+#include "spillway/byte_range.h"
 #include "spillway/dtype.h"
 
 namespace spillway {
@@ -101,12 +102,6 @@ class NamedRange {
 struct DeviceUse {
   double utilization = 0.0;      // part of the driver's last sample period (up to a second) in which a kernel ran, 0 to 1
   std::int64_t used_bytes = 0;   // of its memory, by all processes and the driver
-};
-
-// Bytes [begin, end) of an arena.
-struct ByteRange {
-  std::int64_t begin;
-  std::int64_t end;
 };
 
 // One device and its memory. Created by make_host_device() or make_cuda_device().

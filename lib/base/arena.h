@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "spillway/device.h"
+#include "spillway/byte_range.h"
 
 namespace spillway {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "spillway/device.h"
+#include "spillway/byte_range.h"
 #include "spillway/plan.h"
 
 namespace spillway {
