@@ -59,7 +59,7 @@ inline BlockScale block_scale(std::uint32_t max_bits) {
 
 // Codes of x, each in the lower byte. `u` is in [0, 1).
 template <class Isa, MomentLaw law>
-inline __attribute__((always_inline)) typename Isa::U encode(typename Isa::F x, typename Isa::F u, typename Isa::F inverse,
+SPILLWAY_INLINE typename Isa::U encode(typename Isa::F x, typename Isa::F u, typename Isa::F inverse,
                                                              typename Isa::F largest_code) {
   using F = typename Isa::F;
   using Range = CodeRange<law>;
@@ -88,7 +88,7 @@ inline __attribute__((always_inline)) typename Isa::U encode(typename Isa::F x, 
 }
 
 template <class Isa, MomentLaw law>
-inline __attribute__((always_inline)) typename Isa::F decode(const std::uint8_t* codes, typename Isa::F scale) {
+SPILLWAY_INLINE typename Isa::F decode(const std::uint8_t* codes, typename Isa::F scale) {
   using F = typename Isa::F;
   if constexpr (law == MomentLaw::square) {
     const F code = Isa::load_signed(codes);
