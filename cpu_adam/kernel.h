@@ -45,7 +45,7 @@ namespace {
 
 constexpr std::uintptr_t kPrefetchBytes = 1024;
 
-inline __attribute__((always_inline)) void prefetch_ahead(const void* address) {
+SPILLWAY_INLINE void prefetch_ahead(const void* address) {
   // Past the end of an array this is a hint about memory that is never read, so no pointer is formed to it.
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(address) + kPrefetchBytes));
 }
@@ -58,12 +58,12 @@ struct Block {
 };
 
 template <class Isa>
-inline __attribute__((always_inline)) typename Isa::F from_bf16(const std::uint16_t* from) {
+SPILLWAY_INLINE typename Isa::F from_bf16(const std::uint16_t* from) {
   return Isa::from_bits(Isa::widen(Isa::load(from)) << 16);
 }
 
 template <class Isa>
-inline __attribute__((always_inline)) Block<Isa> load_gradient(const void* gradient, DType dtype, std::int64_t i) {
+SPILLWAY_INLINE Block<Isa> load_gradient(const void* gradient, DType dtype, std::int64_t i) {
   Block<Isa> block;
   const std::uint16_t* const halves = static_cast<const std::uint16_t*>(gradient) + i;
   prefetch_ahead(static_cast<const char*>(gradient) + (dtype == DType::f32 ? 4 : 2) * i);
@@ -78,12 +78,12 @@ inline __attribute__((always_inline)) Block<Isa> load_gradient(const void* gradi
 }
 
 template <class Isa>
-inline __attribute__((always_inline)) void add_squares(const Block<Isa>& block, double* sums) {
+SPILLWAY_INLINE void add_squares(const Block<Isa>& block, double* sums) {
   for (int v = 0; v < block.vectors; ++v) Isa::add_squares(sums + v * Isa::lanes, block.at[v]);
 }
 
 template <class Isa>
-inline __attribute__((always_inline)) Block<Isa> load_master(const Piece& piece, std::int64_t i) {
+SPILLWAY_INLINE Block<Isa> load_master(const Piece& piece, std::int64_t i) {
   using U = typename Isa::U;
   Block<Isa> block;
   if (piece.master != nullptr) {
@@ -103,7 +103,7 @@ inline __attribute__((always_inline)) Block<Isa> load_master(const Piece& piece,
 }
 
 template <class Isa>
-inline __attribute__((always_inline)) void store_split(const Piece& piece, std::int64_t i, const Block<Isa>& master) {
+SPILLWAY_INLINE void store_split(const Piece& piece, std::int64_t i, const Block<Isa>& master) {
   using U = typename Isa::U;
   for (int v = 0; v < master.vectors; ++v) {
     const auto x = master.at[v];
@@ -114,7 +114,7 @@ inline __attribute__((always_inline)) void store_split(const Piece& piece, std::
 }
 
 template <class Isa>
-inline __attribute__((always_inline)) void store_weight(const Piece& piece, std::int64_t i, const Block<Isa>& master) {
+SPILLWAY_INLINE void store_weight(const Piece& piece, std::int64_t i, const Block<Isa>& master) {
   if (piece.weight == nullptr) return;
   if (piece.weight_dtype == DType::f32) {
     for (int v = 0; v < master.vectors; ++v) Isa::store(static_cast<float*>(piece.weight) + i + v * Isa::lanes, master.at[v]);
@@ -132,7 +132,7 @@ inline __attribute__((always_inline)) void store_weight(const Piece& piece, std:
 }
 
 template <class Isa>
-inline __attribute__((always_inline)) void store_master(const Piece& piece, std::int64_t i, const Block<Isa>& master) {
+SPILLWAY_INLINE void store_master(const Piece& piece, std::int64_t i, const Block<Isa>& master) {
   if (piece.master == nullptr) {
     store_split<Isa>(piece, i, master);
     return;
@@ -147,14 +147,14 @@ struct alignas(64) Decoded {
 };
 
 template <class Isa, MomentFormat format>
-inline __attribute__((always_inline)) typename Isa::F load_moment(const void* values, std::int64_t i) {
+SPILLWAY_INLINE typename Isa::F load_moment(const void* values, std::int64_t i) {
   if constexpr (format == MomentFormat::bf16) return from_bf16<Isa>(static_cast<const std::uint16_t*>(values) + i);
   else return Isa::load(static_cast<const float*>(values) + i);
 }
 
 // `random`: 16 bits.
 template <class Isa, MomentFormat format>
-inline __attribute__((always_inline)) void store_moment(void* values, std::int64_t i, typename Isa::F x, typename Isa::U random) {
+SPILLWAY_INLINE void store_moment(void* values, std::int64_t i, typename Isa::F x, typename Isa::U random) {
   if constexpr (format == MomentFormat::bf16) {
     Isa::store(static_cast<std::uint16_t*>(values) + i, Isa::narrow(stochastic_bf16<Isa>(x, random)));
   } else {
@@ -172,7 +172,7 @@ class Update {
 
   Update(const Piece& piece, const OptimizerScalars& scalars) : piece_(piece), constants_(scalars), random_(scalars.keys) {}
 
-  inline __attribute__((always_inline)) void run() const {
+  SPILLWAY_INLINE void run() const {
     if constexpr (format == MomentFormat::block8) {
       for (std::int64_t i = 0; i < piece_.n; i += kMomentBlock) update_moment_block(i);
     } else {
@@ -183,7 +183,7 @@ class Update {
 
  private:
   // Elements i to i + 15, whose moments are elements j to j + 15 of `first` and `second`.
-  inline __attribute__((always_inline)) void update_block(std::int64_t i, void* first, void* second, std::int64_t j) const {
+  SPILLWAY_INLINE void update_block(std::int64_t i, void* first, void* second, std::int64_t j) const {
     constexpr std::int64_t moment_bytes = format == MomentFormat::f32 ? 4 : format == MomentFormat::bf16 ? 2 : 1;
     if constexpr (Rule::moments > 0) prefetch_ahead(static_cast<const char*>(piece_.moments[0]) + moment_bytes * i);
     if constexpr (Rule::moments > 1) prefetch_ahead(static_cast<const char*>(piece_.moments[1]) + moment_bytes * i);
@@ -205,7 +205,7 @@ class Update {
     store_master<Isa>(piece_, i, master);
   }
 
-  inline __attribute__((always_inline)) void update_moment_block(std::int64_t i) const {
+  SPILLWAY_INLINE void update_moment_block(std::int64_t i) const {
     Decoded first, second;
     if constexpr (Rule::moments > 0) decode_block<Isa, Rule::laws[0]>(codes(0, i), *scale(0, i), first.values, kMomentBlock);
     if constexpr (Rule::moments > 1) decode_block<Isa, Rule::laws[1]>(codes(1, i), *scale(1, i), second.values, kMomentBlock);
@@ -213,7 +213,7 @@ class Update {
     encode_block(i, first.values, second.values);
   }
 
-  inline __attribute__((always_inline)) void encode_block(std::int64_t i, float* first, float* second) const {
+  SPILLWAY_INLINE void encode_block(std::int64_t i, float* first, float* second) const {
     BlockScale s[2] = {};
     if constexpr (Rule::moments > 0) s[0] = scale_block<Isa, Rule::laws[0]>(first, kMomentBlock);
     if constexpr (Rule::moments > 1) s[1] = scale_block<Isa, Rule::laws[1]>(second, kMomentBlock);
@@ -226,7 +226,7 @@ class Update {
   }
 
   template <int moment>
-  inline __attribute__((always_inline)) void store_codes(std::int64_t i, F x, U random, const BlockScale& s) const {
+  SPILLWAY_INLINE void store_codes(std::int64_t i, F x, U random, const BlockScale& s) const {
     const F u = Isa::to_float(random_.of_moment(moment, random)) * F(0x1p-16f);
     Isa::store_bytes(codes(moment, i), encode<Isa, Rule::laws[moment]>(x, u, F(s.inverse), F(s.largest_code)));
   }

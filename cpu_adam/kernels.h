@@ -8,6 +8,13 @@
 #include "spillway/dtype.h"
 #include "spillway/optimizer.h"
 
+// A kernel is one function without calls; but where sanitizers instrument each access, the compiler takes minutes over that.
+#ifdef SPILLWAY_SANITIZED
+#define SPILLWAY_INLINE inline
+#else
+#define SPILLWAY_INLINE inline __attribute__((always_inline))
+#endif
+
 namespace spillway::cpu_adam {
 
 constexpr std::int64_t kBlock = 16;  // elements that a kernel takes at once: a cache line of f32

@@ -1,8 +1,8 @@
 // Moments of 8 bits: the scale of a block, and its codes. See kernel.h on linkage, and for what an `Isa` is.
 //
-// A value is code * |code| * s (square) or code^4 * s (fourth_power), s a power of two; y = |x| / s is then formed exactly,
-// unless it underflows, and the code below y is the truncated root. Of the way from there to the next code's value, `u`
-// tells which part rounds down. Values and differences of codes are exact in f32, those of the fourth power to rounding.
+// A value is code * |code| * s (square) or code^4 * s (fourth_power), s a power of two. y = |x| / s is formed exactly, unless it
+// underflows; its truncated root is the code of the value below y, and the next one is taken if y lies further than `u` of the
+// way to that. Values and their differences are exact in f32, those of the fourth power to rounding.
 #pragma once
 
 #include "kernels.h"
@@ -59,7 +59,7 @@ inline BlockScale block_scale(std::uint32_t max_bits) {
 
 // Codes of x, each in the lower byte. `u` is in [0, 1).
 template <class Isa, MomentLaw law>
-inline __attribute__((always_inline)) typename Isa::U encode(typename Isa::F x, typename Isa::F u, typename Isa::F inverse,
+SPILLWAY_INLINE typename Isa::U encode(typename Isa::F x, typename Isa::F u, typename Isa::F inverse,
                                                              typename Isa::F largest_code) {
   using F = typename Isa::F;
   using Range = CodeRange<law>;
@@ -88,7 +88,7 @@ inline __attribute__((always_inline)) typename Isa::U encode(typename Isa::F x, 
 }
 
 template <class Isa, MomentLaw law>
-inline __attribute__((always_inline)) typename Isa::F decode(const std::uint8_t* codes, typename Isa::F scale) {
+SPILLWAY_INLINE typename Isa::F decode(const std::uint8_t* codes, typename Isa::F scale) {
   using F = typename Isa::F;
   if constexpr (law == MomentLaw::square) {
     const F code = Isa::load_signed(codes);

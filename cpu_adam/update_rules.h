@@ -46,7 +46,7 @@ struct UpdateRule<OptimizerKind::adam> {
   static constexpr MomentLaw laws[] = {MomentLaw::square, MomentLaw::fourth_power};
 
   template <class Isa, class F>
-  static inline __attribute__((always_inline)) void apply(const Constants<F>& k, Elements<F>& e) {
+  static SPILLWAY_INLINE void apply(const Constants<F>& k, Elements<F>& e) {
     if (k.has_l2) e.gradient = e.gradient + k.weight_decay * e.master;
     e.first = k.beta1 * e.first + k.one_minus_beta1 * e.gradient;
     e.second = k.beta2 * e.second + (k.one_minus_beta2 * e.gradient) * e.gradient;
@@ -61,7 +61,7 @@ struct UpdateRule<OptimizerKind::adagrad> {
   static constexpr MomentLaw laws[] = {MomentLaw::fourth_power};
 
   template <class Isa, class F>
-  static inline __attribute__((always_inline)) void apply(const Constants<F>& k, Elements<F>& e) {
+  static SPILLWAY_INLINE void apply(const Constants<F>& k, Elements<F>& e) {
     if (k.has_l2) e.gradient = e.gradient + k.weight_decay * e.master;
     e.first = e.first + e.gradient * e.gradient;
     e.master = e.master - Isa::divide(k.step_size * e.gradient, Isa::sqrt(e.first) + k.epsilon);
@@ -74,7 +74,7 @@ struct UpdateRule<OptimizerKind::lion> {
   static constexpr MomentLaw laws[] = {MomentLaw::square};
 
   template <class Isa, class F>
-  static inline __attribute__((always_inline)) void apply(const Constants<F>& k, Elements<F>& e) {
+  static SPILLWAY_INLINE void apply(const Constants<F>& k, Elements<F>& e) {
     const F direction = k.beta1 * e.first + k.one_minus_beta1 * e.gradient;
     const F zero(0.0f);
     // A zero of either sign becomes +0, and a NaN stays one.
@@ -89,7 +89,7 @@ struct UpdateRule<OptimizerKind::sgd> {
   static constexpr int moments = 0;
 
   template <class Isa, class F>
-  static inline __attribute__((always_inline)) void apply(const Constants<F>& k, Elements<F>& e) {
+  static SPILLWAY_INLINE void apply(const Constants<F>& k, Elements<F>& e) {
     if (k.has_l2) e.gradient = e.gradient + k.weight_decay * e.master;
     e.master = e.master - k.step_size * e.gradient;
   }
@@ -101,7 +101,7 @@ struct UpdateRule<OptimizerKind::sgd_momentum> {
   static constexpr MomentLaw laws[] = {MomentLaw::square};
 
   template <class Isa, class F>
-  static inline __attribute__((always_inline)) void apply(const Constants<F>& k, Elements<F>& e) {
+  static SPILLWAY_INLINE void apply(const Constants<F>& k, Elements<F>& e) {
     if (k.has_l2) e.gradient = e.gradient + k.weight_decay * e.master;
     e.first = k.momentum * e.first + k.one_minus_dampening * e.gradient;
     e.master = e.master - k.step_size * (k.nesterov ? e.gradient + k.momentum * e.first : e.first);
