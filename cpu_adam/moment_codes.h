@@ -1,8 +1,8 @@
 // Moments of 8 bits: the scale of a block, and its codes. See kernel.h on linkage, and for what an `Isa` is.
 //
-// A value is code * |code| * s (square) or code^4 * s (fourth_power), s a power of two; y = |x| / s is then formed exactly,
-// unless it underflows, and the code below y is the truncated root. Of the way from there to the next code's value, `u`
-// tells which part rounds down. Values and differences of codes are exact in f32, those of the fourth power to rounding.
+// A value is code * |code| * s (square) or code^4 * s (fourth_power), s a power of two. y = |x| / s is formed exactly, unless it
+// underflows; its truncated root is the code of the value below y, and the next one is taken if y lies further than `u` of the
+// way to that. Values and their differences are exact in f32, those of the fourth power to rounding.
 #pragma once
 
 #include "kernels.h"

@@ -150,7 +150,7 @@ OptimizerTile tile_at(std::byte* state, const StateLayout& layout);
 //     exact. From the largest finite bf16 on, towards zero, so that nothing becomes infinite.
 //   block8: value = code * |code| * s (square; codes -127 to 127) or (code * code)^2 * s (fourth_power; 0 to 255), s a
 //     power of two per block, the smallest not below 2^-126 under which the block's largest magnitude can be expressed;
-//     codes are rounded stochastically between the neighbouring values. A sum of squares that is not zero never
+//     codes are rounded stochastically between the neighbouring values, to finite ones. A sum of squares that is not zero never
 //     becomes zero, and the largest magnitude never so small that a smaller s would do. The scale byte is the exponent
 //     byte of s, 0 for a block of zeros, 255 for one that held an infinity or NaN, which all of its values then are.
 //
