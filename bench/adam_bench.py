@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""The CPU optimizer beside what the memory allows, DeepSpeed's CPUAdam and PyTorch's fused CPU AdamW, on 1 and 2 threads.
+
+  roof_1t, roof_2t         time of an Adam step's traffic alone, 28 bytes a parameter, by the quickest of some plain loops / time of
+                           the step with fp32 gradients, which moves the same bytes
+  over_deepspeed_fp32      DeepSpeed's time of the same step / ours
+  over_deepspeed_pipeline  its time from a bf16 gradient in host memory to bf16 weights there (converted, unscaled and clipped,
+                           stepped, copied out) / ours, which is one call
+  over_torch_fused, over_torch_pipeline   likewise PyTorch's
+
+Ratios to peers are on 2 threads; the names with _1t are on one. A round is a turn of every contender on every number of threads,
+one at a time, in an order that is reversed every other round; a figure is the median of the rounds' ratios. The masters after two
+steps are compared first. Peers are installed by bench/peers/install.sh; without them only the roofs are reported.
+
+The last line of the output is one JSON object.
+"""
+
+import argparse
+import array
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAM = "bench/adam_turns"
+HERE = pathlib.Path(__file__).resolve().parent
+PEERS = ("deepspeed", "torch")
+PEER_JOBS = ("fp32", "pipeline bf16", "pipeline fp16", "pipeline fp16 with norm")
+ROOFS = ("roof fp32", "roof 16-bit")
+TRAFFIC_BYTES = 28
+# Peers form some products and sums in another order, or fused: masters of up to 1/16 after two steps of 1e-3.
+TOLERANCE = 3e-8
+SETTLE_S = 0.05  # idle threads of an OpenMP runtime spin for some milliseconds before they sleep
+
+
+class Contender:
+    """A process that takes turns when asked to."""
+
+    def __init__(self, name, cores, command, environment):
+        self.name, self.threads = name, len(cores)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+                                        preexec_fn=lambda: os.sched_setaffinity(0, cores))
+        self.introduction = self.read()
+        if self.introduction["threads"] != len(cores):
+            sys.exit(f"{name}: bound to {len(cores)} cores it uses {self.introduction['threads']} threads")
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.name} on {self.threads} threads ended with status {self.process.wait()}")
+        return json.loads(line)
+
+    def ask(self, line):
+        print(line, file=self.process.stdin, flush=True)
+        return self.read()
+
+    def masters(self, job, folder):
+        path = pathlib.Path(folder, "masters")
+        self.ask(f"state {job} {path}")
+        return array.array("f", path.read_bytes())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def peers_python():
+    folder = os.environ.get("SPILLWAY_ADAM_PEERS") or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "spillway/adam-peers")
+    return pathlib.Path(folder, "bin/python")
+
+
+def start(program, parameters, cores, huge_pages):
+    contenders = [Contender("spillway", cores, [program, str(parameters)], None)]
+    python = peers_python()
+    if python.exists():
+        environment = {**os.environ, "THP_MEM_ALLOC_ENABLE": "1" if huge_pages else "0"}
+        for peer in PEERS:
+            command = [python, HERE / "peers/adam_peer.py", peer, str(parameters), *map(str, cores)]
+            contenders.append(Contender(peer, cores, command, environment))
+    return contenders
+
+
+def verify(contenders, folder):
+    """Same masters as the peers', or the times compare different jobs."""
+    ours, peers = contenders[0], contenders[1:]
+    largest = {}
+    for job in PEER_JOBS[:3]:
+        expected = ours.masters(job, folder)
+        for peer in peers:
+            found = peer.masters(job, folder)
+            largest[f"{peer.name} {job}"] = worst = max(abs(a - b) for a, b in zip(expected, found, strict=True))
+            print(f"after two steps of {job}: masters differ from those of {peer.name} by at most {worst:.2g}", flush=True)
+            if not worst <= TOLERANCE:
+                sys.exit(f"{peer.name}, {job}: masters differ from ours by {worst}, more than {TOLERANCE}: not the same job")
+    return largest
+
+
+def turns_of(contenders):
+    """(contender, job) in an order that puts each roof beside the job it is the roof of."""
+    ours, peers = contenders[0], contenders[1:]
+    jobs = ours.introduction["bytes"]
+    order = []
+    for roof, roofed in zip(ROOFS, ("fp32", "pipeline bf16")):
+        order += [(ours, f"{roof}: {kernel}") for kernel in ours.introduction[roof]]
+        order.append((ours, roofed))
+        order += [(peer, roofed) for peer in peers]
+    order += [(ours, job) for job in jobs if job not in ("fp32", "pipeline bf16")]
+    return order + [(peer, job) for peer in peers for job in PEER_JOBS[2:]]
+
+
+class Results:
+    """Seconds by contender, job and round, for one number of threads."""
+
+    def __init__(self):
+        self.seconds, self.passes = {}, {}
+
+    def add(self, contender, job, answer):
+        self.seconds.setdefault((contender.name, job), []).append(statistics.mean(answer["seconds"]))
+        for name, seconds in answer.get("passes", {}).items():
+            self.passes.setdefault((contender.name, job), {}).setdefault(name, []).append(seconds)
+
+    def median(self, name, job):
+        return statistics.median(self.seconds[name, job])
+
+    def roof(self, kind):
+        """Its quickest loop."""
+        return min((job for _, job in self.seconds if job.startswith(kind + ": ")), key=lambda job: self.median("spillway", job))
+
+    def ratio(self, dividend, divisor):
+        return statistics.median(a / b for a, b in zip(self.seconds[dividend], self.seconds[divisor], strict=True))
+
+    def figures(self):
+        jobs = dict(zip(ROOFS, ("fp32", "pipeline bf16")))
+        found = {name: self.ratio(("spillway", self.roof(roof)), ("spillway", jobs[roof]))
+                 for name, roof in (("roof", "roof fp32"), ("roof_pipeline", "roof 16-bit"))}
+        for peer in PEERS:
+            if (peer, "fp32") not in self.seconds:
+                continue
+            short = "over_torch_fused" if peer == "torch" else f"over_{peer}_fp32"
+            for name, job in ((short, "fp32"), *((f"over_{peer}_{job.replace(' ', '_').removesuffix('_bf16')}", job) for job in PEER_JOBS[1:])):
+                found[name] = self.ratio((peer, job), ("spillway", job))
+        return found
+
+
+def show(results, contenders, parameters):
+    threads, job_bytes = contenders[0].threads, contenders[0].introduction["bytes"]
+    roof_s = results.median("spillway", results.roof("roof 16-bit"))
+    roof_rate = TRAFFIC_BYTES * parameters / roof_s
+    print(f"\n{threads} thread{'s' if threads > 1 else ''}: ms (lowest and highest round), GB/s of needed bytes, of the 16-bit roof's rate")
+    for name, job in ((contender.name, job) for contender, job in turns_of(contenders)):
+        seconds = results.seconds[name, job]
+        needed = TRAFFIC_BYTES if job.startswith("roof") else job_bytes[job]
+        rate = needed * parameters / statistics.median(seconds)
+        print(f"  {name:<10} {job:<44} {1e3 * statistics.median(seconds):8.1f} ({1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f})"
+              f"  {needed:7.3f} B  {rate * 1e-9:6.2f} GB/s  {rate / roof_rate:5.2f}")
+        passes = results.passes.get((name, job), {})
+        if len(passes) > 1:
+            print(" " * 15 + ", ".join(f"{part} {1e3 * statistics.median(times):.1f}" for part, times in passes.items()))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--json", action="store_true", help="the only format there is")
+    parser.add_argument("--quick", action="store_true", help="3 rounds of 16 Mi parameters instead of 9 of 64 Mi")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--small-pages", action="store_true", help="peers on pages of 4 KiB, which is PyTorch's default")
+    arguments = parser.parse_args()
+    parameters = (16 if arguments.quick else 64) << 20
+    rounds = arguments.rounds or (3 if arguments.quick else 9)
+    cores = sorted(os.sched_getaffinity(0))[:2]
+
+    groups = {threads: start(arguments.program, parameters, cores[:threads], not arguments.small_pages) for threads in range(1, len(cores) + 1)}
+    ours = groups[1][0].introduction
+    print(f"{parameters >> 20} Mi parameters, instruction set {ours['isa']}, "
+          + ", ".join(f"{peer.name} {peer.introduction['version']}" for peer in groups[1][1:]))
+    with tempfile.TemporaryDirectory() as folder:
+        largest = {threads: verify(contenders, folder) for threads, contenders in groups.items()}
+    results = {threads: Results() for threads in groups}
+    for number in range(rounds + 1):
+        load = os.getloadavg()[0]
+        for threads, contenders in groups.items():
+            for contender, job in turns_of(contenders)[::-1 if number % 2 else 1]:
+                time.sleep(SETTLE_S)
+                answer = contender.ask(f"turn {job}")
+                if number > 0:  # the first warms up
+                    results[threads].add(contender, job, answer)
+        print(f"round {number}{' (not counted)' if number == 0 else ''}: load average at its start {load:.2f}", flush=True)
+    for contenders in groups.values():
+        for contender in contenders:
+            contender.close()
+
+    for threads, found in results.items():
+        show(found, groups[threads], parameters)
+    missing = not peers_python().exists()
+    if missing:
+        print(f"\nno peers: {peers_python()} is missing; bench/peers/install.sh installs PyTorch and DeepSpeed there (5.5 GiB)")
+    summary = {}
+    for threads, found in results.items():
+        for name, value in found.figures().items():
+            summary[f"{name}_{threads}t" if name.startswith("roof") or threads == 1 else name] = round(value, 3)
+    print(json.dumps({**summary, "parameters": parameters, "rounds": rounds, "isa": ours["isa"],
+                      "peers": "not installed" if missing else {peer.name: peer.introduction["version"] for peer in groups[1][1:]},
+                      "peer_pages": "small" if arguments.small_pages else "huge", "largest_difference": largest,
+                      "roofs": {threads: [found.roof(kind) for kind in ROOFS] for threads, found in results.items()},
+                      "seconds": {threads: {f"{name}, {job}": [round(s, 5) for s in seconds] for (name, job), seconds in found.seconds.items()}
+                                  for threads, found in results.items()}, "machine": ours["machine"]}))
+
+
+if __name__ == "__main__":
+    main()
