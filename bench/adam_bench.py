@@ -166,11 +166,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("--json", action="store_true", help="the only format there is")
-    parser.add_argument("--quick", action="store_true", help="3 rounds of 16 Mi parameters instead of 9 of 64 Mi")
+    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 9")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--parameters", type=int, default=64 << 20, help="much fewer than 64 Mi partly stay in the last-level cache")
     parser.add_argument("--small-pages", action="store_true", help="peers on pages of 4 KiB, which is PyTorch's default")
     arguments = parser.parse_args()
-    parameters = (16 if arguments.quick else 64) << 20
+    parameters = arguments.parameters
     rounds = arguments.rounds or (3 if arguments.quick else 9)
     cores = sorted(os.sched_getaffinity(0))[:2]
 

@@ -10,11 +10,11 @@
 namespace spillway::bench {
 
 inline constexpr int kTrafficBytes = 28;
-inline constexpr std::int64_t kTrafficUnit = 1024;  // elements; what is passed over begins and ends on multiples of it
+inline constexpr std::int64_t kTrafficUnit = 32;  // elements; what is passed over begins and ends on multiples of it
 
 struct TrafficArrays {
-  std::array<std::uint32_t*, 3> state;  // 64-byte aligned, as all; each value is exclusive-ored with something that
-                                        // depends on nothing that is written, so that two passes restore it
+  std::array<std::uint32_t*, 3> state;  // 64-byte aligned, as all; exclusive-ored with the gradient, so that two
+                                        // passes restore them
   const void* gradient;                 // 32 or 16 bits
   void* weight;                         // 16 bits; nullptr: 32-bit gradient and no weight
 };
