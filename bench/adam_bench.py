@@ -2,7 +2,8 @@
 """The CPU optimizer beside what the memory allows, DeepSpeed's CPUAdam and PyTorch's fused CPU AdamW, on 1 and 2 threads.
 
   roof_1t, roof_2t         time of an Adam step's traffic alone, 28 bytes a parameter, by the quickest of some plain loops / time of
-                           the step with fp32 gradients, which moves the same bytes
+                           the step with fp32 gradients, which moves the same bytes; roof_pipeline_1t, roof_pipeline_2t: with 16-bit
+                           gradients and weights
   over_deepspeed_fp32      DeepSpeed's time of the same step / ours
   over_deepspeed_pipeline  its time from a bf16 gradient in host memory to bf16 weights there (converted, unscaled and clipped,
                            stepped, copied out) / ours, which is one call
@@ -30,7 +31,8 @@ PROGRAM = "bench/adam_turns"
 HERE = pathlib.Path(__file__).resolve().parent
 PEERS = ("deepspeed", "torch")
 PEER_JOBS = ("fp32", "pipeline bf16", "pipeline fp16", "pipeline fp16 with norm")
-ROOFS = ("roof fp32", "roof 16-bit")
+ROOFS = {"roof fp32": "fp32", "roof 16-bit": "pipeline bf16"}  # and the job of each
+CALIBRATION_ROUNDS, FINALISTS = 5, 2
 TRAFFIC_BYTES = 28
 # Peers form some products and sums in another order, or fused: masters of up to 1/16 after two steps of 1e-3.
 TOLERANCE = 3e-8
@@ -99,17 +101,35 @@ def verify(contenders, folder):
     return largest
 
 
-def turns_of(contenders):
-    """(contender, job) in an order that puts each roof beside the job it is the roof of."""
+def take_turn(contender, job):
+    time.sleep(SETTLE_S)
+    return contender.ask(f"turn {job}")
+
+
+def quickest_loops(ours):
+    """Of each roof, the FINALISTS quickest of some rounds before those that count: the best of many in a few noisy rounds would look
+    better than it is."""
+    found = {}
+    for roof in ROOFS:
+        seconds = {f"{roof}: {loop}": [] for loop in ours.introduction[roof]}
+        for _ in range(CALIBRATION_ROUNDS):
+            for loop, times in seconds.items():
+                times.append(statistics.mean(take_turn(ours, loop)["seconds"]))
+        found[roof] = sorted(seconds, key=lambda loop: statistics.median(seconds[loop]))[:FINALISTS]
+        print(f"{ours.threads} thread{'s' if ours.threads > 1 else ''}, ms: "
+              + ", ".join(f"{loop} {1e3 * statistics.median(times):.1f}" for loop, times in seconds.items()), flush=True)
+    return found
+
+
+def turns_of(contenders, loops):
+    """(contender, job) in an order that has each job between the loops that are its roof."""
     ours, peers = contenders[0], contenders[1:]
-    jobs = ours.introduction["bytes"]
     order = []
-    for roof, roofed in zip(ROOFS, ("fp32", "pipeline bf16")):
-        order += [(ours, f"{roof}: {kernel}") for kernel in ours.introduction[roof]]
-        order.append((ours, roofed))
-        order += [(peer, roofed) for peer in peers]
-    order += [(ours, job) for job in jobs if job not in ("fp32", "pipeline bf16")]
-    return order + [(peer, job) for peer in peers for job in PEER_JOBS[2:]]
+    for roof, job in ROOFS.items():
+        first, *others = loops[roof]
+        order += [(ours, first), (ours, job), *((ours, loop) for loop in others), *((peer, job) for peer in peers)]
+    order += [(ours, job) for job in ours.introduction["bytes"] if job not in ROOFS.values()]
+    return order + [(peer, job) for peer in peers for job in PEER_JOBS if job not in ROOFS.values()]
 
 
 class Results:
@@ -134,8 +154,7 @@ class Results:
         return statistics.median(a / b for a, b in zip(self.seconds[dividend], self.seconds[divisor], strict=True))
 
     def figures(self):
-        jobs = dict(zip(ROOFS, ("fp32", "pipeline bf16")))
-        found = {name: self.ratio(("spillway", self.roof(roof)), ("spillway", jobs[roof]))
+        found = {name: self.ratio(("spillway", self.roof(roof)), ("spillway", ROOFS[roof]))
                  for name, roof in (("roof", "roof fp32"), ("roof_pipeline", "roof 16-bit"))}
         for peer in PEERS:
             if (peer, "fp32") not in self.seconds:
@@ -146,12 +165,12 @@ class Results:
         return found
 
 
-def show(results, contenders, parameters):
+def show(results, contenders, order, parameters):
     threads, job_bytes = contenders[0].threads, contenders[0].introduction["bytes"]
     roof_s = results.median("spillway", results.roof("roof 16-bit"))
     roof_rate = TRAFFIC_BYTES * parameters / roof_s
     print(f"\n{threads} thread{'s' if threads > 1 else ''}: ms (lowest and highest round), GB/s of needed bytes, of the 16-bit roof's rate")
-    for name, job in ((contender.name, job) for contender, job in turns_of(contenders)):
+    for name, job in ((contender.name, job) for contender, job in order):
         seconds = results.seconds[name, job]
         needed = TRAFFIC_BYTES if job.startswith("roof") else job_bytes[job]
         rate = needed * parameters / statistics.median(seconds)
@@ -162,54 +181,57 @@ def show(results, contenders, parameters):
             print(" " * 15 + ", ".join(f"{part} {1e3 * statistics.median(times):.1f}" for part, times in passes.items()))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--json", action="store_true", help="the only format there is")
-    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 9")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--parameters", type=int, default=64 << 20, help="much fewer than 64 Mi partly stay in the last-level cache")
-    parser.add_argument("--small-pages", action="store_true", help="peers on pages of 4 KiB, which is PyTorch's default")
-    arguments = parser.parse_args()
-    parameters = arguments.parameters
-    rounds = arguments.rounds or (3 if arguments.quick else 9)
-    cores = sorted(os.sched_getaffinity(0))[:2]
-
-    groups = {threads: start(arguments.program, parameters, cores[:threads], not arguments.small_pages) for threads in range(1, len(cores) + 1)}
-    ours = groups[1][0].introduction
-    print(f"{parameters >> 20} Mi parameters, instruction set {ours['isa']}, "
-          + ", ".join(f"{peer.name} {peer.introduction['version']}" for peer in groups[1][1:]))
-    with tempfile.TemporaryDirectory() as folder:
-        largest = {threads: verify(contenders, folder) for threads, contenders in groups.items()}
+def measure(groups, orders, rounds):
     results = {threads: Results() for threads in groups}
     for number in range(rounds + 1):
         load = os.getloadavg()[0]
-        for threads, contenders in groups.items():
-            for contender, job in turns_of(contenders)[::-1 if number % 2 else 1]:
-                time.sleep(SETTLE_S)
-                answer = contender.ask(f"turn {job}")
+        for threads, order in orders.items():
+            for contender, job in order[::-1 if number % 2 else 1]:
+                answer = take_turn(contender, job)
                 if number > 0:  # the first warms up
                     results[threads].add(contender, job, answer)
         print(f"round {number}{' (not counted)' if number == 0 else ''}: load average at its start {load:.2f}", flush=True)
-    for contenders in groups.values():
-        for contender in contenders:
-            contender.close()
+    return results
 
-    for threads, found in results.items():
-        show(found, groups[threads], parameters)
-    missing = not peers_python().exists()
-    if missing:
-        print(f"\nno peers: {peers_python()} is missing; bench/peers/install.sh installs PyTorch and DeepSpeed there (5.5 GiB)")
+
+def summary_of(results):
     summary = {}
     for threads, found in results.items():
         for name, value in found.figures().items():
             summary[f"{name}_{threads}t" if name.startswith("roof") or threads == 1 else name] = round(value, 3)
-    print(json.dumps({**summary, "parameters": parameters, "rounds": rounds, "isa": ours["isa"],
-                      "peers": "not installed" if missing else {peer.name: peer.introduction["version"] for peer in groups[1][1:]},
-                      "peer_pages": "small" if arguments.small_pages else "huge", "largest_difference": largest,
-                      "roofs": {threads: [found.roof(kind) for kind in ROOFS] for threads, found in results.items()},
-                      "seconds": {threads: {f"{name}, {job}": [round(s, 5) for s in seconds] for (name, job), seconds in found.seconds.items()}
-                                  for threads, found in results.items()}, "machine": ours["machine"]}))
+    summary["roofs"] = {threads: [found.roof(kind) for kind in ROOFS] for threads, found in results.items()}
+    summary["seconds"] = {threads: {f"{name}, {job}": [round(s, 5) for s in seconds] for (name, job), seconds in found.seconds.items()}
+                          for threads, found in results.items()}
+    return summary
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--json", action="store_true", help="the only format there is")
+    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 15")
+    parser.add_argument("--parameters", type=int, default=64 << 20, help="much fewer than 64 Mi partly stay in the last-level cache")
+    parser.add_argument("--small-pages", action="store_true", help="peers on pages of 4 KiB, which is PyTorch's default")
+    arguments = parser.parse_args()
+    parameters, rounds = arguments.parameters, 3 if arguments.quick else 15
+    cores = sorted(os.sched_getaffinity(0))[:2]
+
+    groups = {threads: start(arguments.program, parameters, cores[:threads], not arguments.small_pages) for threads in range(1, len(cores) + 1)}
+    ours = groups[1][0].introduction
+    versions = {peer.name: peer.introduction["version"] for peer in groups[1][1:]}
+    print(f"{parameters >> 20} Mi parameters, instruction set {ours['isa']}, peers: {versions or 'none'}")
+    with tempfile.TemporaryDirectory() as folder:
+        largest = {threads: verify(contenders, folder) for threads, contenders in groups.items()}
+    orders = {threads: turns_of(contenders, quickest_loops(contenders[0])) for threads, contenders in groups.items()}
+    results = measure(groups, orders, rounds)
+    for threads, contenders in groups.items():
+        for contender in contenders:
+            contender.close()
+        show(results[threads], contenders, orders[threads], parameters)
+    if not versions:
+        print(f"\nno peers: {peers_python()} is missing; bench/peers/install.sh installs PyTorch and DeepSpeed there (5.5 GiB)")
+    print(json.dumps({**summary_of(results), "parameters": parameters, "rounds": rounds, "isa": ours["isa"], "peers": versions or "not installed",
+                      "peer_pages": "small" if arguments.small_pages else "huge", "largest_difference": largest, "machine": ours["machine"]}))
 
 
 if __name__ == "__main__":
