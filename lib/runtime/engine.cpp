@@ -93,7 +93,7 @@ class Engine::Impl {
                this->device->allocate_pinned(arena_bytes(this->plan, Tier::host))),
         store(open_store(this->config, this->plan, memory.host(), options)),
         ops(this->device->make_ops(this->config.dtype)),
-        gate(this->config),
+        gate(this->config, options.seed),
         links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, options.device_world, this->plan)),
         snapshots(this->plan, memory, this->layers, *this->device, store.get()),
         actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots, options.flags),
