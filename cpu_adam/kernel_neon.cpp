@@ -1,4 +1,4 @@
-// The update four lanes at a time, on 64-bit Arm, all of which have NEON. See kernel.h on linkage.
+// The update four lanes at a time, on 64-bit Arm, all of which have NEON.
 #include <arm_neon.h>
 
 #include "kernel.h"
@@ -6,16 +6,9 @@
 
 namespace spillway::cpu_adam {
 namespace {
-struct NeonArch : xsimd::neon64 {};
-}  // namespace
-}  // namespace spillway::cpu_adam
 
-SPILLWAY_XSIMD_REGISTERS(spillway::cpu_adam::NeonArch, float32x4_t, float64x2_t, int32x4_t, uint32x4_t, int64x2_t, uint64x2_t)
-
-namespace spillway::cpu_adam {
-namespace {
-
-struct Neon : XsimdIsa<NeonArch> {
+// xsimd's own architecture: it is what everything on 64-bit Arm may use, so whose copy of a function is linked is all one.
+struct Neon : XsimdIsa<xsimd::neon64> {
   using Half = uint16x4_t;
   using XsimdIsa::load;
   using XsimdIsa::store;
@@ -44,6 +37,10 @@ struct Neon : XsimdIsa<NeonArch> {
   static F from_f16(Half x) { return vcvt_f32_f16(vreinterpret_f16_u16(x)); }
   static Half to_f16(F x) { return vreinterpret_u16_f16(vcvt_f16_f32(x)); }
   static Half to_bf16(F x) { return narrow(nearest_bf16<Neon>(x)); }
+
+  // xsimd 8.1 has the estimates and Newton steps of 32-bit Arm here, which are an ulp off.
+  static F sqrt(F x) { return vsqrtq_f32(x); }
+  static F divide(F x, F y) { return vdivq_f32(x, y); }
 
   static void add_squares(double* sums, F x) {
     add_squares(sums, vcvt_f64_f32(vget_low_f32(x)));

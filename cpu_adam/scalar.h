@@ -39,6 +39,7 @@ struct Scalar {
   static float to_float(std::uint32_t x) { return static_cast<float>(static_cast<std::int32_t>(x)); }
 
   static float sqrt(float x) { return std::sqrt(x); }
+  static float divide(float x, float y) { return x / y; }
   static float select(bool condition, float x, float y) { return condition ? x : y; }
   static std::uint32_t max(std::uint32_t x, std::uint32_t y) { return x > y ? x : y; }
   static std::uint32_t largest(std::uint32_t x) { return x; }

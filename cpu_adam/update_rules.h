@@ -50,8 +50,8 @@ struct UpdateRule<OptimizerKind::adam> {
     if (k.has_l2) e.gradient = e.gradient + k.weight_decay * e.master;
     e.first = k.beta1 * e.first + k.one_minus_beta1 * e.gradient;
     e.second = k.beta2 * e.second + (k.one_minus_beta2 * e.gradient) * e.gradient;
-    const F denominator = Isa::sqrt(e.second) / k.sqrt_correction2 + k.epsilon;
-    e.master = e.master * k.decay_factor - (k.step_size * e.first) / denominator;
+    const F denominator = Isa::divide(Isa::sqrt(e.second), k.sqrt_correction2) + k.epsilon;
+    e.master = e.master * k.decay_factor - Isa::divide(k.step_size * e.first, denominator);
   }
 };
 
@@ -64,7 +64,7 @@ struct UpdateRule<OptimizerKind::adagrad> {
   static inline __attribute__((always_inline)) void apply(const Constants<F>& k, Elements<F>& e) {
     if (k.has_l2) e.gradient = e.gradient + k.weight_decay * e.master;
     e.first = e.first + e.gradient * e.gradient;
-    e.master = e.master - (k.step_size * e.gradient) / (Isa::sqrt(e.first) + k.epsilon);
+    e.master = e.master - Isa::divide(k.step_size * e.gradient, Isa::sqrt(e.first) + k.epsilon);
   }
 };
 

@@ -19,6 +19,7 @@ struct XsimdFloats {
   static F load(const float* from) { return F::load_unaligned(from); }
   static void store(float* to, F x) { x.store_unaligned(to); }
   static F sqrt(F x) { return xsimd::sqrt(x); }
+  static F divide(F x, F y) { return x / y; }
   static F select(xsimd::batch_bool<float, Arch> condition, F x, F y) { return xsimd::select(condition, x, y); }
 };
 

@@ -10,6 +10,7 @@
 #include <cassert>
 #include <cerrno>
 #include <ctime>
+#include <mutex>
 #include <vector>
 
 #include <fmt/format.h>
@@ -36,13 +37,28 @@ constexpr std::array<unsigned, 3> kFlagLadder = {
 // Where the ladder held last time, so that a process climbs it down once.
 std::atomic<std::size_t> known_rung{0};
 
+// Rings are opened and closed one at a time. The kernel may map a ring where it has just unmapped another thread's, so
+// the last access to the old one does come before the first to the new one; but liburing maps with system calls of its
+// own, past the C library, and ThreadSanitizer sees neither the unmapping nor that order and reports a race. The lock says
+// the same where it can be seen. It is held for two calls in an engine's life.
+std::mutex mapping;
+
+int open_ring(io_uring* ring, int depth, unsigned flags) {
+  const std::lock_guard lock(mapping);
+  return io_uring_queue_init(static_cast<unsigned>(depth), ring, flags);
+}
+
+void close_ring(io_uring* ring) {
+  const std::lock_guard lock(mapping);
+  io_uring_queue_exit(ring);
+}
+
 // A ring that is closed with its owner.
 class Ring {
  public:
   explicit Ring(int depth) {
     for (std::size_t rung = known_rung.load(std::memory_order_relaxed); rung < kFlagLadder.size(); ++rung) {
-      const int error =
-          -io_uring_queue_init(static_cast<unsigned>(depth), &ring_, kFlagLadder[rung]);
+      const int error = -open_ring(&ring_, depth, kFlagLadder[rung]);
       if (error == 0) {
         known_rung.store(rung, std::memory_order_relaxed);
         check_operations();
@@ -51,7 +67,7 @@ class Ring {
       if (error != EINVAL || rung + 1 == kFlagLadder.size()) throw_setup_error(error);
     }
   }
-  ~Ring() { io_uring_queue_exit(&ring_); }
+  ~Ring() { close_ring(&ring_); }
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
@@ -69,7 +85,7 @@ class Ring {
                         io_uring_opcode_supported(probe, IORING_OP_WRITE);
     io_uring_free_probe(probe);
     if (usable) return;
-    io_uring_queue_exit(&ring_);
+    close_ring(&ring_);
     throw_setup_error(EINVAL);
   }
 

@@ -1,5 +1,7 @@
 """A run that is killed two hundred times, any process of it at any moment, and resumed each time: a complete checkpoint
 is there at all times, and in the end the weights are those of a run that nothing happened to.
+
+usage: cli_kill_test.py SPILLWAY RANKS
 """
 
 import collections
@@ -131,14 +133,8 @@ class Kill(ranks.RanksTest):
         # Kills have hit saves, too.
         self.assertGreaterEqual(self.counts["unfinished"], KILLS[world] // 8)
 
-    def test_one_process(self):
-        self.check_survives(1)
-
-    def test_two_ranks(self):
-        self.check_survives(2)
-
-    def test_three_ranks(self):
-        self.check_survives(3)
+    def test_survives_every_death(self):
+        self.check_survives(int(sys.argv[2]))
 
 
 tap.main()

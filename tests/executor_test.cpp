@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "support/data_flow.h"
+#include "support/error_of.h"
 #include "support/plan_requests.h"
 #include "support/sanitizers.h"
 #include "support/swap_harness.h"
@@ -251,31 +252,20 @@ TEST(Executor, DestructionFinishesWhatWasSubmitted) {
   expect_same_extents(plan, *play.store, expected.memory, "after destruction");
 }
 
-// What `call` throws, as text.
-template <class Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 // Runs until something fails, checks that the failure is the expected one and stays, and that the executor
 // can be destroyed. A hang is the test's timeout.
 void expect_failure(Play& play, const std::string& expected, const std::string& what) {
   Executor& executor = play.start();
-  const std::string first = error_of([&] {
+  const std::string first = error_of<std::exception>([&] {
     for (std::uint32_t run = 1; run <= kRuns; ++run) executor.submit(ProgramId::step);
     executor.drain();
   });
   EXPECT_NE(first.find(expected), std::string::npos) << first << ", " << what;
-  EXPECT_EQ(error_of([&] { executor.drain(); }), first) << what;
-  EXPECT_EQ(error_of([&] { executor.submit(ProgramId::step); }), first) << what;
-  EXPECT_EQ(error_of([&] { executor.submit(ProgramId::evaluation); }), first) << what;
-  EXPECT_EQ(error_of([&] { executor.wait(ProgramId::step, 1, 0); }), first) << what;
-  EXPECT_EQ(error_of([&] { executor.times(ProgramId::step, 1); }), first) << what;
+  EXPECT_EQ(error_of<std::exception>([&] { executor.drain(); }), first) << what;
+  EXPECT_EQ(error_of<std::exception>([&] { executor.submit(ProgramId::step); }), first) << what;
+  EXPECT_EQ(error_of<std::exception>([&] { executor.submit(ProgramId::evaluation); }), first) << what;
+  EXPECT_EQ(error_of<std::exception>([&] { executor.wait(ProgramId::step, 1, 0); }), first) << what;
+  EXPECT_EQ(error_of<std::exception>([&] { executor.times(ProgramId::step, 1); }), first) << what;
   play.executor.reset();
 }
 

@@ -16,26 +16,19 @@
 
 #include "spillway/device.h"
 #include "spillway/error.h"
+#include "support/error_of.h"
 
 namespace spillway {
 namespace {
+
+using ::spillway::testing::error_of;
 
 bool on_cuda() {
   const char* const asked = std::getenv("SPILLWAY_TEST_DEVICE");
   return asked != nullptr && std::string_view(asked) == "cuda";
 }
 
-std::unique_ptr<Device> device() { return on_cuda() ? make_cuda_device(0) : make_host_device({.threads = 2}); }
-
-template <class E>
-std::string error_of(const auto& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
-}
+std::unique_ptr<Device> device() { return on_cuda() ? make_cuda_device(0) : make_host_device({.threads = 2, .chaos_max_delay_us = 50}); }
 
 TEST(Device, HasAName) { EXPECT_EQ(device()->name(), on_cuda() ? "cuda:0" : "host"); }
 
@@ -44,7 +37,7 @@ TEST(DeviceArena, IsZeroAndAligned) {
   const auto stream = d->make_stream("d2h");
   std::byte* const pinned = d->allocate_pinned(5000);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pinned) % 4096, 0u);
-  EXPECT_THAT(std::vector(pinned, pinned + 5000), testing::Each(std::byte{0}));
+  EXPECT_THAT(std::vector(pinned, pinned + 5000), ::testing::Each(std::byte{0}));
   for (const std::int64_t bytes : {1, 4097, 1 << 20}) {
     std::byte* const arena = d->allocate_arena(bytes);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(arena) % 256, 0u);
@@ -52,15 +45,15 @@ TEST(DeviceArena, IsZeroAndAligned) {
     std::memset(pinned, 1, 5000);
     stream->copy(pinned, arena + bytes - looked_at, looked_at);
     stream->synchronize();
-    EXPECT_THAT(std::vector(pinned, pinned + looked_at), testing::Each(std::byte{0})) << bytes;
+    EXPECT_THAT(std::vector(pinned, pinned + looked_at), ::testing::Each(std::byte{0})) << bytes;
   }
 }
 
 TEST(DeviceArena, SaysWhatCannotBeAllocated) {
   const auto d = device();
   for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{1} << 60}) {
-    EXPECT_THAT(error_of<MemoryError>([&] { d->allocate_arena(bytes); }), testing::HasSubstr("device arena"));
-    EXPECT_THAT(error_of<MemoryError>([&] { d->allocate_pinned(bytes); }), testing::HasSubstr("pinned arena"));
+    EXPECT_THAT(error_of<MemoryError>([&] { d->allocate_arena(bytes); }), ::testing::HasSubstr("device arena"));
+    EXPECT_THAT(error_of<MemoryError>([&] { d->allocate_pinned(bytes); }), ::testing::HasSubstr("pinned arena"));
   }
   EXPECT_NE(d->allocate_arena(1 << 20), nullptr) << "a refusal is no failure of the device";
 }
@@ -153,7 +146,7 @@ TEST(Stream, FinishesItsCopiesBeforeItGoes) {
     stream->copy(arena, from, kBytes);
     stream->copy(to, arena, kBytes);
   }
-  EXPECT_THAT(std::vector(to, to + kBytes), testing::Each(std::byte{7}));
+  EXPECT_THAT(std::vector(to, to + kBytes), ::testing::Each(std::byte{7}));
 }
 
 TEST(Stream, TakesOverTheErrorOfACall) {

@@ -11,14 +11,16 @@
 #include "spillway/device.h"
 #include "spillway/error.h"
 #include "spillway/ops.h"
+#include "support/error_of.h"
 
 namespace spillway {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::spillway::testing::error_of;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class GpuFault : public testing::Test {
+class GpuFault : public ::testing::Test {
  protected:
   // A failed device does not recover; the simulation's does, for the next test.
   ~GpuFault() override { cuda_sim::reset(); }
@@ -30,16 +32,6 @@ class GpuFault : public testing::Test {
     cuda_sim::set_settings(settings);
   }
 };
-
-template <class E>
-std::string error_of(const auto& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST_F(GpuFault, SaysWhatKindOfDriverIsMissing) {
   const std::pair<cuda_sim::Driver, const char*> drivers[] = {

@@ -297,6 +297,31 @@ TEST_P(IoEngineTest, MayBeMadeUsedAndDestroyedOnDifferentThreads) {
   EXPECT_TRUE(std::ranges::all_of(back.span(), [](std::byte b) { return b == std::byte{7}; }));
 }
 
+// The kernel gives an engine the addresses that another thread's engine had a moment ago. In a build with ThreadSanitizer,
+// whoever reuses them has to be seen to come after whoever closed what was there.
+TEST_P(IoEngineTest, MayTakeThePlaceOfAnotherThreadsEngine) {
+  constexpr int kThreads = 4, kEnginesPerThread = 20;
+  const ScratchFile file;
+  std::vector<AlignedBuffer> pages;
+  for (int i = 0; i < kThreads; ++i) {
+    pages.emplace_back(kPage);
+    pages.back().fill(static_cast<std::uint64_t>(i));
+    ASSERT_EQ(pwrite(file.fd(), pages.back().data(), kPage, i * kPage), kPage);
+  }
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      AlignedBuffer back(kPage);
+      for (int engine = 0; engine < kEnginesPerThread; ++engine) {
+        std::ranges::fill(back.span(), std::byte{0});
+        EXPECT_EQ(run(*make(2), {IoOp::read, file.fd(), i * kPage, back.data(), kPage, 1}).bytes, kPage);
+        EXPECT_TRUE(back == pages[static_cast<std::size_t>(i)]) << "thread " << i << ", engine " << engine;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 // What make_io_engine() throws.
 std::string refusal(const IoEngineOptions& options) {
   try {

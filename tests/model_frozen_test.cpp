@@ -12,26 +12,18 @@
 #include "model/frozen.h"
 #include "spillway/error.h"
 #include "spillway/model.h"
+#include "support/error_of.h"
 #include "support/resident_model.h"
 
 namespace spillway {
 namespace {
 
+using ::spillway::testing::error_of;
 using test::InputGradient;
 using test::ResidentModel;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-
-template <class F>
-std::string config_error(F f) {
-  try {
-    f();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Odd sizes, so that what follows a bias of an odd number of elements is misaligned.
 ModelSpec odd_spec() {
@@ -89,7 +81,7 @@ TEST(FrozenPatterns, MatchWholeNames) {
 TEST(FrozenPatterns, OneThatMatchesNothingIsNamedWithTheClosestParameter) {
   const auto error = [](const std::string& pattern) {
     const std::vector<std::string> patterns = {"wpe.weight", pattern};
-    return config_error([&] { make_layers(model_preset("gpt2-tiny"), patterns); });
+    return error_of<ConfigError>([&] { make_layers(model_preset("gpt2-tiny"), patterns); });
   };
   EXPECT_EQ(error("wte.weigth"), "spillway.frozen: \"wte.weigth\" matches no parameter of the model; the closest is "
                                  "\"wte.weight\"; * stands for any characters, ? for one");
@@ -102,7 +94,7 @@ TEST(FrozenPatterns, OneThatMatchesNothingIsNamedWithTheClosestParameter) {
 
 TEST(FrozenPatterns, SomethingIsLeftToTrain) {
   const std::vector<std::string> all = {"*"};
-  EXPECT_EQ(config_error([&] { make_layers(odd_spec(), all); }),
+  EXPECT_EQ(error_of<ConfigError>([&] { make_layers(odd_spec(), all); }),
             "spillway.frozen: all 28 parameters of model \"odd\" match; nothing is left to train: leave at least one out");
 }
 

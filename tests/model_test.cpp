@@ -12,11 +12,13 @@
 #include "spillway/error.h"
 #include "spillway/model.h"
 #include "spillway/ops.h"
+#include "support/error_of.h"
 
 namespace spillway {
 namespace {
 
-using testing::HasSubstr;
+using ::spillway::testing::error_of;
+using ::testing::HasSubstr;
 
 std::int64_t count_parameters(std::string_view preset) {
   std::int64_t total = 0;
@@ -43,18 +45,8 @@ TEST(ModelPreset, EveryNameIsKnownAndValid) {
   }
 }
 
-template <class F>
-std::string config_error(F f) {
-  try {
-    f();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(ModelPreset, UnknownNameIsRefusedWithTheClosestOne) {
-  const std::string text = config_error([] { model_preset("gpt2-mediun"); });
+  const std::string text = error_of<ConfigError>([] { model_preset("gpt2-mediun"); });
   EXPECT_THAT(text, HasSubstr("gpt2-mediun"));
   EXPECT_THAT(text, HasSubstr("did you mean \"gpt2-medium\""));
 }
@@ -63,7 +55,7 @@ TEST(ModelValidate, EveryBadFieldIsNamedWithItsValue) {
   const auto error_with = [](auto change) {
     ModelSpec spec = model_preset("gpt2-tiny");
     change(spec);
-    return config_error([&] { make_layers(spec); });
+    return error_of<ConfigError>([&] { make_layers(spec); });
   };
   EXPECT_THAT(error_with([](ModelSpec& s) { s.layers = 0; }), HasSubstr("layers is 0"));
   EXPECT_THAT(error_with([](ModelSpec& s) { s.channels = -64; }), HasSubstr("channels is -64"));

@@ -72,7 +72,8 @@ class Mutant:
         self.file = entry["file"]
         self.compiled = entry.get("compiled", self.file)
         self.folder = BUILD / "tests" / "mutants" / re.sub(r"\W+", "_", self.name)
-        self.program = f"tests/{entry['test']}_test"
+        (program,) = [found for folder in (".", "*") for found in (BUILD / "tests").glob(f"{folder}/{entry['test']}_test")]
+        self.program = str(program.relative_to(BUILD))
 
     def in_module(self):
         return not self.compiled.startswith("lib/")
@@ -158,7 +159,7 @@ def examine(entry):
     program, module = (BUILD / mutant.program, linked) if mutant.in_module() else (linked, BUILD / MODULE)
     if mutant.in_module():
         # A module that cannot be opened fails any test.
-        status, output = tried(BUILD / "tests/gpu_device_test", module, "Device.HasAName", ())
+        status, output = tried(BUILD / "tests/device/gpu_device_test", module, "Device.HasAName", ())
         if status != 0:
             return f"the changed module cannot be used at all:\n{tail(output)}"
     status, output = tried(program, module, entry["filter"], mode)

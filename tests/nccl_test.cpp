@@ -20,6 +20,7 @@
 #include "spillway/device.h"
 #include "spillway/error.h"
 #include "support/communicator_cases.h"
+#include "support/error_of.h"
 #include "support/thread_world.h"
 
 namespace spillway::testing {
@@ -73,16 +74,6 @@ INSTANTIATE_TEST_SUITE_P(All, Nccl,
                          ::testing::Combine(::testing::ValuesIn(communicator_cases().begin(), communicator_cases().end()),
                                             ::testing::Range(1, kMostRanks + 1)),
                          [](const auto& info) { return std::string(std::get<0>(info.param).name) + std::to_string(std::get<1>(info.param)); });
-
-template <class Act>
-std::string error_of(Act&& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // What waits for ever cannot be told to stop: it is told of, and the process ends.
 class Deadline {

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <random>
 
 #include <gtest/gtest.h>
 
+#include "plan/host_stretches.h"
 #include "spillway/error.h"
 #include "spillway/plan.h"
 #include "support/plan_requests.h"
@@ -207,6 +209,32 @@ TEST(Plan, StateHasTheBytesOfItsOptimizerAndFormat) {
 }
 
 // Of all elements of all layers, no two alike.
+TEST(Plan, HostStretchesAreWhatTheHostsUpdatesTouch) {
+  for (const MomentFormat moments : {MomentFormat::f32, MomentFormat::bf16, MomentFormat::block8}) {
+    PlanRequest request = testing::small_request();
+    request.zero_stage = 2;
+    request.state.moments = moments;
+    request.offload_optimizer = OffloadDevice::cpu;
+    const Plan plan = build_plan(request);
+    const std::vector<ByteRange> stretches = host_stretches(plan);
+    const auto bytes_within = [&](std::int64_t begin, std::int64_t end) {
+      std::int64_t bytes = 0;
+      for (const ByteRange& stretch : stretches) {
+        EXPECT_TRUE(stretch.end <= begin || stretch.begin >= end || (stretch.begin >= begin && stretch.end <= end)) << "across two buffers";
+        if (stretch.begin >= begin && stretch.end <= end) bytes += stretch.end - stretch.begin;
+      }
+      return bytes;
+    };
+    for (const TilePlan& tile : plan.tiles) {
+      const std::int64_t begin = plan.buffers[static_cast<std::size_t>(tile.state_buffer)].offset;
+      EXPECT_EQ(bytes_within(begin, begin + tile.state_bytes()), tile.state_bytes());
+      EXPECT_EQ(std::ranges::count_if(stretches, [&](const ByteRange& s) { return s.begin >= begin && s.end <= begin + tile.state_bytes(); }), 3);
+    }
+    request.offload_optimizer = OffloadDevice::none;
+    EXPECT_TRUE(host_stretches(build_plan(request)).empty()) << "nothing is updated on the host";
+  }
+}
+
 TEST(Plan, ElementsHavePositionsOfTheirOwn) {
   EXPECT_EQ(model_position(0, 0), 0u);
   EXPECT_EQ(model_position(0, 77), 77u);

@@ -12,13 +12,13 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "spillway/error.h"
+#include "support/error_of.h"
 #include "support/test_folder.h"
 
 namespace spillway::testing {
@@ -42,20 +42,11 @@ Launch rank_of(int rank, int size) {
   return launch;
 }
 
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const CommError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 class Rendezvous : public ::testing::Test {
  protected:
   Meeting meet(int rank, int size, double timeout_s = kLong) const { return comm::meet(rank_of(rank, size), path_, kBytes, timeout_s); }
   std::string error_of_meeting(int rank, int size, double timeout_s = kLong) const {
-    return error_of([&] { meet(rank, size, timeout_s); });
+    return error_of<CommError>([&] { meet(rank, size, timeout_s); });
   }
 
   // All ranks at once, as threads, the last one first.
@@ -175,7 +166,7 @@ TEST_F(Rendezvous, AFileThatIsRemovedMeanwhileIsAnError) {
 }
 
 TEST_F(Rendezvous, AFolderThatIsNotThereIsNamed) {
-  EXPECT_THAT(error_of([&] { comm::meet(rank_of(0, 2), path_ + "/not/there", kBytes, kLong); }), AllOf(HasSubstr("/not/there"), HasSubstr("No such file")));
+  EXPECT_THAT(error_of<CommError>([&] { comm::meet(rank_of(0, 2), path_ + "/not/there", kBytes, kLong); }), AllOf(HasSubstr("/not/there"), HasSubstr("No such file")));
 }
 
 TEST_F(Rendezvous, AFullDiskIsAnErrorAtOnceAndLeavesNothing) {

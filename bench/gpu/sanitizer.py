@@ -36,7 +36,7 @@ def main():
     prefix = [find_tool(), "--tool", sys.argv[1], "--error-exitcode", str(FOUND)]
     probe(prefix)
     checked, left_out, failed = {}, [], []
-    for program in sorted(glob.glob(str(Target.of_step().build / "tests/ops_*_test"))):
+    for program in sorted(glob.glob(str(Target.of_step().build / "tests/device/ops_*_test"))):
         name = os.path.basename(program)
         if time.monotonic() - start > TIME_S:
             left_out.append(name)

@@ -54,7 +54,7 @@ def planted(plants):
 
 def kernel_tests(target):
     """Those that tests/ builds for either device: the ones of the device first, then of the kernels."""
-    paths = [path for pattern in ("gpu_*_test", "ops_*_test") for path in sorted(target.build.glob(f"tests/{pattern}"))]
+    paths = [path for pattern in ("gpu_*_test", "ops_*_test") for path in sorted(target.build.glob(f"tests/device/{pattern}"))]
     return [test_program(target, path, "device and kernels against their references", 30) for path in paths if runs_here(target, path)]
 
 

@@ -36,6 +36,9 @@ const char* best_core() {
       __builtin_cpu_supports("avx512vl"))
     return "SkylakeX";
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return __builtin_cpu_is("amd") ? "Zen" : "Haswell";
+  // OpenBLAS takes the oldest of AMD's, and what an emulator says is one, for a processor that has 3DNow!. The kernels of
+  // the generation after it do with SSE2.
+  if (__builtin_cpu_is("amd") && !__builtin_cpu_supports("avx")) return "Barcelona";
 #endif
   return nullptr;
 }

@@ -3,19 +3,13 @@
 
 #include <string>
 
-#include "spillway/error.h"
+#include "support/error_of.h"
 
 namespace spillway::testing {
 
-// "no error" if it throws none. Other errors pass.
 template <class Action>
-std::string io_error_of(Action action) {
-  try {
-    action();
-  } catch (const IoError& error) {
-    return error.what();
-  }
-  return "no error";
+std::string io_error_of(Action&& action) {
+  return error_of<IoError>(action);
 }
 
 }  // namespace spillway::testing
