@@ -37,10 +37,11 @@ for argument in "$@"; do
 done
 [[ -n $subject ]] || die "which subject? $(usage)"
 [[ $subject =~ ^[a-z0-9_]+$ && (-f bench/${subject}_bench.cpp || -f bench/${subject}_bench.py) ]] || die "no subject '$subject'; $(usage)"
-# A benchmark in Python runs the program as its user does.
+# A benchmark in Python runs the program that it names, or Spillway as its user does.
 if [[ -f bench/${subject}_bench.py ]]; then
-  target=app/spillway
-  command=(/usr/bin/python3 "bench/${subject}_bench.py" build-bench/app/spillway)
+  target=$(sed -n 's/^PROGRAM = "\(.*\)"$/\1/p' "bench/${subject}_bench.py")
+  target=${target:-app/spillway}
+  command=(/usr/bin/python3 "bench/${subject}_bench.py" "build-bench/$target")
 else
   target=bench/${subject}_bench
   command=("build-bench/$target")

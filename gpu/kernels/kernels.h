@@ -9,9 +9,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include "spillway/cpu_adam.h"
 #include "spillway/dtype.h"
 #include "spillway/ops.h"
+#include "spillway/optimizer.h"
 
 namespace spillway::cuda {
 
@@ -79,7 +79,7 @@ void finalize_gradient(cudaStream_t stream, const FinalizeGradient& op);
 void round(cudaStream_t stream, const float* from, void* to, DType dtype, std::int64_t n);
 void sum_pieces(cudaStream_t stream, const SumPieces& op);
 
-// adam.cu, bit by bit as adam_update()
-void adam(cudaStream_t stream, const AdamTile& tile, const AdamParams& params);
+// optimizer.cu, bit by bit as optimizer_update()
+void optimizer_update(cudaStream_t stream, const OptimizerTile& tile, const OptimizerParams& params);
 
 }  // namespace spillway::cuda
