@@ -68,7 +68,7 @@ Checkpoints::Checkpoints(const TrainOptions& options, World& world, Engine& engi
                          std::vector<checkpoint::TensorInfo> tensors)
     : options_(options),
       engine_(engine),
-      writer_({options.out, spec, config.dtype, std::move(tensors), options.keep}, world.communicator(),
+      writer_({options.out, spec, config.dtype, config.optimizer.state, std::move(tensors), options.keep}, world.communicator(),
               {engine.snapshot_items().begin(), engine.snapshot_items().end()}, engine.snapshot_memory()) {}
 
 void Checkpoints::begin(const checkpoint::RunState& run) {

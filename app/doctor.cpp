@@ -39,7 +39,7 @@ int doctor(const DoctorOptions& options) {
     if (const std::string folder = nvme_folder(config); !folder.empty()) folders.push_back(folder);
   }
   report.host = host_facts();
-  report.host.optimizer_bytes_per_s = measure_optimizer();
+  report.host.optimizer_bytes_per_s = measure_optimizer({});
   report.no_cuda = why_no_cuda_device();
   if (report.no_cuda.empty()) report.devices = cuda_devices();
   bool usable = true;

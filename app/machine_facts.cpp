@@ -17,9 +17,9 @@
 
 #include "base/affinity.h"
 #include "memory/process_memory.h"
-#include "spillway/cpu_adam.h"
 #include "spillway/error.h"
 #include "spillway/io_engine.h"
+#include "spillway/optimizer.h"
 #include "spillway/swap_store.h"
 
 namespace spillway::app {

@@ -7,6 +7,7 @@
 #include "app/commands.h"
 #include "app/setup.h"
 #include "base/hash.h"
+#include "base/state_format.h"
 #include "base/text.h"
 #include "data/sampler.h"
 #include "data/token_data.h"
@@ -52,8 +53,9 @@ std::string ranks_text(const Plan& plan, const Simulation& simulation, const Mac
 
 std::string plan_text(const Setup& setup, const Plan& plan, const Simulation& simulation) {
   const PlanRequest& request = plan.request;
-  std::string text = fmt::format("model {}: {} parameters in {} layers; training state {}\n", setup.spec.name, human_count(plan.num_parameters()),
-                                 plan.layers.size(), human_bytes(plan.state_bytes()));
+  std::string text = fmt::format("model {}: {} parameters in {} layers; training state {}\noptimizer {}, {:.4g} bytes of state a parameter\n", setup.spec.name,
+                                 human_count(plan.num_parameters()), plan.layers.size(), human_bytes(plan.state_bytes()), text_of(request.state),
+                                 state_bytes_per_parameter(request.state));
   if (request.world_size > 1) text += fmt::format("rank {} of {}:\n", request.rank, request.world_size);
   text += fmt::format("{}\n{}\n", ledger_text(plan), lanes_text(simulation));
   text += fmt::format("predicted step {:.0f} ms ({:.0f} tokens/s), bound by {}\n{}", simulation.step_s * 1e3,

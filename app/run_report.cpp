@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/state_format.h"
 #include "base/text.h"
 #include "memory/process_memory.h"
 #include "report/console.h"
@@ -94,7 +95,8 @@ void RunReport::show_plan(const Plan& plan) const {
   print(fmt::format("model {}: {} parameters in {} layers, {}; batch {} = {} x {} accumulation{}, {} tokens a step\n", spec_.name,
                     human_count(plan.num_parameters()), plan.layers.size(), name_of(config_.dtype), config_.train_batch_size, shape.batch,
                     config_.accumulation_steps, world > 1 ? fmt::format(" x {} ranks", world) : "", config_.train_batch_size * shape.time));
-  print(fmt::format("training state {}; {}\n{}{}", human_bytes(plan.state_bytes()), placement_text(plan),
+  print(fmt::format("training state {}; optimizer {}, {:.4g} bytes of state a parameter\n{}\n{}{}", human_bytes(plan.state_bytes()), text_of(plan.request.state),
+                    state_bytes_per_parameter(plan.request.state), placement_text(plan),
                     world > 1 ? fmt::format("ZeRO stage {}, {} ranks share state; rank 0 of {} has\n", config_.zero_stage, plan.partition_size, world) : "",
                     ledger_text(plan)));
 }
@@ -315,6 +317,10 @@ Summary RunReport::summary(std::uint64_t state_hash, const std::vector<RankRecor
   summary.state_hash = hex64(state_hash);
   summary.params = plan().num_parameters();
   summary.state_bytes = plan().state_bytes();
+  const StateFormat& state = plan().request.state;
+  summary.optimizer = traits_of(state.kind).name;
+  summary.moments = name_of(state.moments);
+  summary.optimizer_bytes_per_parameter = state_bytes_per_parameter(state);
   const TierBytes used = peaks_of(*engine_);
   summary.device = {used.device, plan().tiers[0].budget};
   summary.host = {used.host, plan().tiers[1].budget};

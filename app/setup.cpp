@@ -12,9 +12,9 @@
 #include "memory/process_memory.h"
 #include "runtime/measure.h"
 #include "runtime/measure_comm.h"
-#include "spillway/cpu_adam.h"
 #include "spillway/error.h"
 #include "spillway/ops.h"
+#include "spillway/optimizer.h"
 #include "spillway/swap_store.h"
 
 namespace spillway::app {
@@ -150,7 +150,7 @@ Setup load(const RunOptions& options, std::int64_t world_size, bool says) {
 }
 
 MachineRates rates_of(const Setup& setup, Device& device) {
-  return spillway::measure_rates(device, setup.spec, setup.request.shape, setup.config.dtype, nvme_folder(setup.config), setup.config.spillway.io_engine);
+  return spillway::measure_rates(device, setup.spec, setup.request.shape, setup.config.dtype, setup.request.state, nvme_folder(setup.config), setup.config.spillway.io_engine);
 }
 
 }  // namespace
@@ -159,7 +159,8 @@ Setup prepare(const RunOptions& options, const Job& job, bool saves) {
   Setup setup = load(options, job.size(), job.leads());
   setup.request.rank = job.rank();
   setup.device = open_device(setup, job.local_rank(), job.local_size());
-  if (saves) setup.request.snapshot_bytes = setup.config.spillway.checkpoint_memory.value_or(kSnapshotTiles * 12 * setup.request.tile_size);
+  const std::int64_t tile_bytes = state_layout(setup.request.state, setup.request.tile_size).bytes;
+  if (saves) setup.request.snapshot_bytes = setup.config.spillway.checkpoint_memory.value_or(kSnapshotTiles * tile_bytes);
   if (!setup.config.spillway.profile.empty()) setup.rates = load_rates(setup.config.spillway.profile);
   return setup;
 }

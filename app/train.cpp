@@ -118,6 +118,7 @@ void Training::open_checkpoint() {
   job_.agree([&] {
     resumed_.emplace(folder);
     resumed_->check_model(setup_.spec, setup_.config.dtype);
+    resumed_->check_optimizer(setup_.config.optimizer.state);
     const checkpoint::RunState& run = resumed_->manifest().run;
     options_.seed = run.seed;
     step_ = run.step;

@@ -2,9 +2,9 @@
 #include <fmt/ranges.h>
 
 #include "app/commands.h"
-#include "spillway/cpu_adam.h"
 #include "spillway/device.h"
 #include "spillway/io_engine.h"
+#include "spillway/optimizer.h"
 
 namespace spillway::app {
 

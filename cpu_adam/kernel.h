@@ -210,21 +210,25 @@ class Update {
     if constexpr (Rule::moments > 0) decode_block<Isa, Rule::laws[0]>(codes(0, i), *scale(0, i), first.values, kMomentBlock);
     if constexpr (Rule::moments > 1) decode_block<Isa, Rule::laws[1]>(codes(1, i), *scale(1, i), second.values, kMomentBlock);
     for (std::int64_t j = 0; j < kMomentBlock; j += kBlock) update_block(i + j, first.values, second.values, j);
-    if constexpr (Rule::moments > 0) encode_block<0>(i, first);
-    if constexpr (Rule::moments > 1) encode_block<1>(i, second);
+    encode_block(i, first.values, second.values);
+  }
+
+  inline __attribute__((always_inline)) void encode_block(std::int64_t i, float* first, float* second) const {
+    BlockScale s[2] = {};
+    if constexpr (Rule::moments > 0) s[0] = scale_block<Isa, Rule::laws[0]>(first, kMomentBlock);
+    if constexpr (Rule::moments > 1) s[1] = scale_block<Isa, Rule::laws[1]>(second, kMomentBlock);
+    for (int m = 0; m < Rule::moments; ++m) *scale(m, i) = s[m].byte;
+    for (std::int64_t j = 0; j < kMomentBlock; j += Isa::lanes) {
+      const U random = random_.at(piece_.position + static_cast<std::uint32_t>(i + j));
+      if constexpr (Rule::moments > 0) store_codes<0>(i + j, Isa::load(first + j), random, s[0]);
+      if constexpr (Rule::moments > 1) store_codes<1>(i + j, Isa::load(second + j), random, s[1]);
+    }
   }
 
   template <int moment>
-  inline __attribute__((always_inline)) void encode_block(std::int64_t i, Decoded& decoded) const {
-    constexpr MomentLaw law = Rule::laws[moment];
-    const BlockScale s = scale_block<Isa, law>(decoded.values, kMomentBlock);
-    const F inverse(s.inverse), largest_code(s.largest_code), unit(0x1p-16f);
-    *scale(moment, i) = s.byte;
-    for (std::int64_t j = 0; j < kMomentBlock; j += Isa::lanes) {
-      const U random = random_.of_moment(moment, random_.at(piece_.position + static_cast<std::uint32_t>(i + j)));
-      const F u = Isa::to_float(random) * unit;
-      Isa::store_bytes(codes(moment, i) + j, encode<Isa, law>(Isa::load(decoded.values + j), u, inverse, largest_code));
-    }
+  inline __attribute__((always_inline)) void store_codes(std::int64_t i, F x, U random, const BlockScale& s) const {
+    const F u = Isa::to_float(random_.of_moment(moment, random)) * F(0x1p-16f);
+    Isa::store_bytes(codes(moment, i), encode<Isa, Rule::laws[moment]>(x, u, F(s.inverse), F(s.largest_code)));
   }
 
   std::uint8_t* codes(int moment, std::int64_t i) const { return static_cast<std::uint8_t*>(piece_.moments[moment]) + i; }

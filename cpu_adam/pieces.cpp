@@ -119,10 +119,9 @@ void update_tile(const Kernels& kernels, const OptimizerTile& tile, const Optimi
   for (std::int64_t first = 0; first < tile.n; first += n) {
     const std::uint64_t left = kPositionsOfAKey - (tile.position + static_cast<std::uint64_t>(first)) % kPositionsOfAKey;
     n = static_cast<std::int64_t>(std::min(static_cast<std::uint64_t>(tile.n - first), left));
-    const auto sum_of_first = sums.begin() + first % kBlock;
-    std::rotate(sums.begin(), sum_of_first, sums.end());
     update_part(kernels, part_of(tile, first, n), params, stream, tile.statistics != nullptr ? sums.data() : nullptr);
-    std::rotate(sums.begin(), sums.end() - first % kBlock, sums.end());
+    // The next part starts with its own first sum; to the total, which one is first makes no difference.
+    std::rotate(sums.begin(), sums.begin() + n % kBlock, sums.end());
   }
   if (tile.statistics != nullptr) tile.statistics->square_sum = total(sums);
 }

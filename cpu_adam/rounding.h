@@ -13,15 +13,12 @@ inline __attribute__((always_inline)) typename Isa::F magnitude(typename Isa::F 
 }
 
 // The upper halves of bits(x) + increment, which rounds by what `increment` is; where x is not below `limit` or is a NaN,
-// of bits(x). A NaN is made quiet, so that it stays one.
+// of bits(x). x is the result of an f32 operation, so that a NaN is a quiet one, which its upper half is too.
 template <class Isa>
 inline __attribute__((always_inline)) typename Isa::U upper_half(typename Isa::F x, typename Isa::U increment, typename Isa::F limit) {
   using F = typename Isa::F;
-  using U = typename Isa::U;
-  const F zero(0.0f);
-  const U added = Isa::bits(Isa::select(magnitude<Isa>(x) < limit, Isa::from_bits(increment), zero));
-  const U quiet = Isa::bits(Isa::select(x == x, zero, Isa::from_bits(U(0x40u))));
-  return ((Isa::bits(x) + added) >> 16) | quiet;
+  const F added = Isa::select(magnitude<Isa>(x) < limit, Isa::from_bits(increment), F(0.0f));
+  return (Isa::bits(x) + Isa::bits(added)) >> 16;
 }
 
 // To nearest, ties to even.

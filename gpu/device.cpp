@@ -35,7 +35,9 @@ class CudaDevice final : public Device {
   std::string_view name() const override { return context_.name; }
   std::optional<std::int64_t> free_memory() const override;
   std::byte* allocate_arena(std::int64_t bytes) override;
-  std::byte* allocate_pinned(std::int64_t bytes) override { return pinned_.emplace_back(context_, bytes).data(); }
+  std::byte* allocate_pinned(std::int64_t bytes, std::span<const ByteRange> stretches) override {
+    return pinned_.emplace_back(context_, bytes, PinnedArena::kPieceBytes, stretches).data();
+  }
   std::unique_ptr<Stream> make_stream(std::string_view name) override;
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(context_); }
   std::unique_ptr<Ops> make_ops(DType dtype) override;

@@ -5,6 +5,7 @@
 #include "gpu/matrix_ops.h"
 #include "gpu/storage_type.h"
 #include "gpu/stream.h"
+#include "spillway/error.h"
 
 namespace spillway::cuda {
 
@@ -39,7 +40,15 @@ class CudaOps final : public Ops {
   void finalize_gradient(Stream& s, const FinalizeGradient& op) override { enqueue(s, cuda::finalize_gradient, op); }
   void round(Stream& s, const float* from, void* to, DType dtype, std::int64_t n) override { enqueue(s, cuda::round, from, to, dtype, n); }
   void sum_pieces(Stream& s, const SumPieces& op) override { enqueue(s, cuda::sum_pieces, op); }
-  void adam(Stream& s, const AdamTile& tile, const AdamParams& params) override { enqueue(s, cuda::adam, tile, params); }
+  void optimizer_update(Stream& s, const OptimizerTile& tile, const OptimizerParams& params) override {
+    const bool implemented = params.kind == OptimizerKind::adam && tile.moment_format == MomentFormat::f32;
+    if (!implemented) throw DeviceError("[cuda] update parameters: only Adam with fp32 moments is there; use --device host");
+    enqueue(s, cuda::adam,
+            AdamTile{tile.master, static_cast<float*>(tile.moments[0]), static_cast<float*>(tile.moments[1]), tile.gradient, tile.gradient_dtype,
+                     tile.weight, tile.weight_dtype, tile.n},
+            AdamParams{params.learning_rate, params.beta1, params.beta2, params.epsilon, params.weight_decay, params.decoupled_decay,
+                       params.bias_correction, params.step, params.gradient_scale});
+  }
 
  private:
   template <class Op>

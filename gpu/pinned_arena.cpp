@@ -9,8 +9,9 @@
 
 namespace spillway::cuda {
 
-PinnedArena::PinnedArena(Context& context, std::int64_t bytes, std::span<const std::int64_t> piece_bytes)
-    : context_(context), mapping_("pinned arena", bytes, Pin::no) {
+PinnedArena::PinnedArena(Context& context, std::int64_t bytes, std::span<const std::int64_t> piece_bytes,
+                         std::span<const ByteRange> stretches)
+    : context_(context), mapping_("pinned arena", bytes, Pin::no, stretches) {
   context_.enter();
   cudaError_t error = cudaSuccess;
   for (const std::int64_t size : piece_bytes) {

@@ -17,9 +17,11 @@ class PinnedArena {
   // cut there, so pieces are as large as can be.
   static constexpr std::int64_t kPieceBytes[] = {std::int64_t{1} << 50, std::int64_t{32} << 30, std::int64_t{1} << 30};
 
-  // Registers the memory in pieces of the first size that CUDA takes, and enters them into the Context's memory map. Throws
-  // MemoryError: memory that CUDA refuses to register is not quietly used as it is.
-  PinnedArena(Context& context, std::int64_t bytes, std::span<const std::int64_t> piece_bytes = kPieceBytes);
+  // Registers the memory in pieces of the first size that CUDA takes, and enters them into the Context's memory map.
+  // `stretches`: see Device::allocate_pinned(). Throws MemoryError: memory that CUDA refuses to register is not quietly
+  // used as it is.
+  PinnedArena(Context& context, std::int64_t bytes, std::span<const std::int64_t> piece_bytes = kPieceBytes,
+              std::span<const ByteRange> stretches = {});
   ~PinnedArena();
   PinnedArena(const PinnedArena&) = delete;
   PinnedArena& operator=(const PinnedArena&) = delete;

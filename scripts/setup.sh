@@ -3,7 +3,7 @@
 # Sourced by test.sh, demo.sh and bench.sh; on its own: scripts/setup.sh build test
 set -euo pipefail
 
-build_packages=(g++ meson ninja-build pkg-config ccache python3 libtbb-dev libxsimd-dev nlohmann-json3-dev
+build_packages=(g++ meson ninja-build pkg-config ccache python3 libtbb-dev libtbbbind-2-5 libxsimd-dev nlohmann-json3-dev
   liburing-dev libaio-dev libopenblas-dev libcli11-dev libxxhash-dev libfmt-dev libopenmpi-dev openmpi-bin)
 # The second line is for tests of code of other processors: compiled and run on this one.
 test_packages=(libgtest-dev libgmock-dev e2fsprogs mount util-linux

@@ -1,5 +1,7 @@
-// A training step allocates nothing, on any thread: every way of asking the C library for memory is counted,
-// and every way of asking the kernel.
+// A training step allocates nothing, on any thread, and starts none: every way of asking the C library for memory is
+// counted, every way of asking the kernel, and every thread.
+#include <dlfcn.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -7,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -15,7 +18,7 @@
 namespace {
 
 std::atomic<bool> counting{false};
-std::atomic<long> heap_requests{0}, kernel_requests{0};
+std::atomic<long> heap_requests{0}, kernel_requests{0}, thread_starts{0};
 
 // Not in a thread's own storage, whose first use may allocate itself.
 void count(std::atomic<long>& requests) {
@@ -70,6 +73,12 @@ void* counted_mmap64(void* address, std::size_t bytes, int protection, int flags
 void* counted_mmap(void* address, std::size_t bytes, int protection, int flags, int file, std::int64_t offset) {
   return counted_mmap64(address, bytes, protection, flags, file, offset);
 }
+
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*entry)(void*), void* argument) {
+  count(thread_starts);
+  static const auto create = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  return create(thread, attributes, entry, argument);
+}
 }
 
 namespace spillway {
@@ -85,6 +94,7 @@ constexpr int kCountedSteps = 10;
 struct Requests {
   long heap;
   long kernel;
+  long threads;
 };
 
 // Whole steps with their tails: the engine is drained before the counting ends.
@@ -99,18 +109,19 @@ Requests requests_of_steps(const RunSetup& setup) {
     engine->drain();
   };
   run(kWarmUpSteps);
-  heap_requests = kernel_requests = 0;
+  heap_requests = kernel_requests = thread_starts = 0;
   counting = true;
   run(kCountedSteps);
   counting = false;
   EXPECT_EQ(engine->applied_steps(), kWarmUpSteps + kCountedSteps);
-  return {heap_requests, kernel_requests};
+  return {heap_requests, kernel_requests, thread_starts};
 }
 
 void expect_no_requests(const RunSetup& setup, const std::string& what) {
   const Requests requests = requests_of_steps(setup);
   EXPECT_EQ(requests.heap, 0) << what;
   EXPECT_EQ(requests.kernel, 0) << what;
+  EXPECT_EQ(requests.threads, 0) << what;
 }
 
 RunSetup run_on(OffloadDevice device, const std::string& folder) {
@@ -130,10 +141,12 @@ TEST(Allocation, TheCountersAreInPlace) {
   void* aligned = nullptr;
   const int failed = posix_memalign(&aligned, 64, 128);
   void* const pages = ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::thread([] {}).join();
   counting = false;
   EXPECT_EQ(failed, 0);
   EXPECT_GE(heap_requests, 4);
   EXPECT_GE(kernel_requests, 1);
+  EXPECT_EQ(thread_starts, 1);
   munmap(pages, 4096);
   std::free(aligned);
   std::free(block);

@@ -29,7 +29,7 @@ Manifest small_manifest() {
   manifest.dtype = DType::f16;
   manifest.run = run_at(12);
   manifest.run.data = "text 'caf\u00e9'";
-  manifest.tensors = {{{"a", {3, 5}, false}, {1, ~std::uint64_t{0}, 3, 0}}, {{"b", {7}, true}, {0, 0, 0, 4}}};
+  manifest.tensors = {{{"a", {3, 5}, false}, {1, ~std::uint64_t{0}, 3}}, {{"b", {7}, true}, {0, 0, 0, 0, 0, 4}}};
   manifest.files = {{"one", 100}, {"two", std::int64_t{1} << 60}};
   manifest.pieces = {{0, StateSection::master, 0, 15, 1, ~std::uint64_t{0}},
                      {0, StateSection::exp_avg, 0, 15, 0, 5},
@@ -68,6 +68,30 @@ TEST(CheckpointManifest, ComesBackAsItWas) {
   EXPECT_EQ(to_json(back), to_json(manifest));
 }
 
+TEST(CheckpointManifest, NamesTheOptimizerAndTheFormatOfItsMoments) {
+  Manifest manifest = small_manifest();
+  EXPECT_EQ(parse_manifest(to_json(manifest), "m").state, StateFormat{});
+  EXPECT_THAT(to_json(manifest), HasSubstr("\"version\": 1,")) << "programs that know no other state can read it";
+  manifest.state = {OptimizerKind::adam, MomentFormat::block8};
+  EXPECT_EQ(parse_manifest(to_json(manifest), "m").state, manifest.state);
+  EXPECT_THAT(to_json(manifest), HasSubstr("\"version\": 2,"));
+  manifest.state = {OptimizerKind::adagrad, MomentFormat::bf16};
+  manifest.pieces = {{0, StateSection::sum, 0, 15, 1, 5}, {1, StateSection::weight, 0, 7, 0, 8}};
+  const Manifest back = parse_manifest(to_json(manifest), "m");
+  EXPECT_EQ(back.state, manifest.state);
+  EXPECT_EQ(back.pieces[0].section, StateSection::sum);
+  EXPECT_EQ(back.dtype_of(back.pieces[0]), DType::bf16);
+}
+
+// As programs wrote them that had no other optimizer.
+TEST(CheckpointManifest, ThatIsOlderAndNamesNoOptimizerIsAdams) {
+  std::string text = to_json(small_manifest());
+  const std::size_t begin = text.find(" \"optimizer\""), end = text.find(" \"state_hash\"");
+  text = with_fitting_checksum(text, text.substr(begin, end - begin), "");
+  ASSERT_EQ(text.find("optimizer"), std::string::npos);
+  EXPECT_EQ(parse_manifest(text, "m").state, StateFormat{});
+}
+
 TEST(CheckpointManifest, IsTheSameDocumentHoweverItIsSpaced) {
   std::string spaced;
   for (const char c : to_json(small_manifest())) spaced += c == '\n' ? std::string("\r\n  ") : std::string(1, c);
@@ -84,6 +108,9 @@ TEST(CheckpointManifest, ValuesThatCannotBeAreNamedByTheirPath) {
   EXPECT_THAT(error_with("\"step\": 12", "\"stop\": 12"), HasSubstr("run.step is not there"));
   EXPECT_THAT(error_with("\"seed\": \"fedc", "\"seed\": \"FEDC"), HasSubstr("run.seed is not 16 hexadecimal digits"));
   EXPECT_THAT(error_with("\"dtype\": \"fp16\"", "\"dtype\": \"fp17\""), HasSubstr("dtype is not fp32, bf16 or fp16"));
+  EXPECT_THAT(error_with("\"kind\": \"adam\"", "\"kind\": \"adma\""), HasSubstr("optimizer.kind is not one of adam, adagrad, lion, sgd, sgd_momentum"));
+  EXPECT_THAT(error_with("\"moments\": \"fp32\"", "\"moments\": \"fp16\""), HasSubstr("optimizer.moments is not one of fp32, bf16, 8bit"));
+  EXPECT_THAT(error_with("\"kind\": \"adam\"", "\"kind\": \"lion\""), HasSubstr("pieces[2].section is not a section of this tensor"));
   EXPECT_THAT(error_with("\"name\": \"b\"", "\"name\": \"a\""), HasSubstr("tensors[1].name is not unique"));
   EXPECT_THAT(error_with("\"name\": \"one\"", "\"name\": \"../one\""), HasSubstr("files[0].name is not the name of a file"));
   EXPECT_THAT(error_with("\"end\": 9", "\"end\": 16"), HasSubstr("pieces[2].end is not within the tensor"));

@@ -8,7 +8,9 @@
 
 #include "base/hash.h"
 #include "checkpoint/inspect.h"
+#include "support/io_error.h"
 #include "support/saved_run.h"
+#include "support/state_formats.h"
 #include "support/test_folder.h"
 
 namespace spillway::checkpoint {
@@ -19,6 +21,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class CheckpointInspect : public ::testing::Test {
  protected:
@@ -123,6 +126,56 @@ TEST_F(CheckpointInspect, OtherModelsAreComparedWhereTheyCanBe) {
   EXPECT_EQ(difference.equal_tensors, 26);
   EXPECT_THAT(to_text(difference), AllOf(HasSubstr("vocabulary: 51 | 52\n"), HasSubstr("wte.weight has shape (51, 12) in one and (52, 12) in the other"),
                                          HasSubstr("wpe.weight is in the first only\n"), HasSubstr("renamed is in the second only\n")));
+}
+
+// Values come back bit by bit, whoever wrote them; the sizes are those of the values.
+TEST_F(CheckpointInspect, StatesOfEveryOptimizerAndFormatAreKept) {
+  for (const StateFormat& format : all_state_formats()) {
+    SCOPED_TRACE(text_of(format));
+    MadeUpModel model = tiny_gpt2("wpe");
+    model.state = format;
+    const std::string folder = save(model, 5, 1), by_three = save(model, 5, 3);
+    Reader reader(folder), others(by_three);
+    EXPECT_EQ(reader.manifest().state, format);
+    EXPECT_EQ(wrong_values(reader, model, 100), 0);
+    EXPECT_EQ(wrong_values(others, model, 1000), 0);
+    EXPECT_EQ(reader.manifest().state_hash, others.manifest().state_hash);
+    EXPECT_TRUE(compare(reader, others).equal());
+    std::int64_t expected = 0;
+    for (const TensorInfo& tensor : model.tensors) {
+      const std::int64_t moment = format.moments == MomentFormat::bf16 ? 2 : 4;
+      expected += tensor.num_elements() * (tensor.frozen ? 2 : 4 + format.num_moments() * moment);
+    }
+    const Verification verification = verify(reader);
+    EXPECT_TRUE(verification.ok());
+    EXPECT_EQ(verification.bytes, expected);
+    EXPECT_THAT(describe(reader), HasSubstr("optimizer   " + text_of(format) + "\n"));
+  }
+}
+
+TEST_F(CheckpointInspect, StatesOfDifferentOptimizersAreComparedWhereTheyCanBe) {
+  MadeUpModel lion = model_, rounded = model_;
+  lion.state = {OptimizerKind::lion, MomentFormat::f32};
+  rounded.state = {OptimizerKind::adam, MomentFormat::bf16};
+  Reader adam(save(model_, 5)), of_lion(save(lion, 5)), of_rounded(save(rounded, 5));
+  const CheckpointDifference difference = compare(adam, of_lion);
+  EXPECT_TRUE(difference.tensors.empty()) << "master and exp_avg are the same";
+  EXPECT_THAT(to_text(difference), HasSubstr("optimizer: adam with fp32 moments | lion with fp32 moments\n"));
+  EXPECT_THAT(to_text(compare(of_lion, adam)), HasSubstr("optimizer: lion with fp32 moments | adam with fp32 moments\n"));
+  EXPECT_THAT(to_text(compare(adam, of_rounded)),
+              AllOf(HasSubstr("adam with fp32 moments | adam with bf16 moments\n"), HasSubstr("wte.weight exp_avg: "), Not(HasSubstr("master"))));
+}
+
+TEST_F(CheckpointInspect, AnotherOptimizerOrFormatIsRefusedBothNamed) {
+  Reader reader(save(model_, 5));
+  reader.check_optimizer({});
+  EXPECT_THAT(io_error_of([&] { reader.check_optimizer({OptimizerKind::lion, MomentFormat::bf16}); }),
+              AllOf(HasSubstr(reader.folder()), HasSubstr("its state is that of adam with fp32 moments, this run's would be that of lion with bf16 moments"),
+                    HasSubstr("set optimizer.type and spillway.moments")));
+  EXPECT_THAT(io_error_of([&] { reader.check_optimizer({OptimizerKind::adam, MomentFormat::block8}); }), HasSubstr("adam with 8bit moments"));
+  std::vector<float> value(1);
+  EXPECT_THAT(io_error_of([&] { reader.read("wte.weight", StateSection::sum, 0, value); }),
+              AllOf(HasSubstr("read the sum of 'wte.weight'"), HasSubstr("adam with fp32 moments, which has none")));
 }
 
 }  // namespace

@@ -142,8 +142,8 @@ TEST_F(DamagedCheckpoint, AnAlteredManifestIsFoundByItsChecksum) {
 }
 
 TEST_F(DamagedCheckpoint, AnotherVersionOfTheFormatIsNamed) {
-  replace_in_manifest("\"version\": 1", "\"version\": 2");
-  EXPECT_THAT(open_error(), HasSubstr("version 2 of the format is unknown, this program reads version 1"));
+  replace_in_manifest("\"version\": 1", "\"version\": 3");
+  EXPECT_THAT(open_error(), HasSubstr("version 3 of the format is unknown, this program reads versions 1 to 2"));
 }
 
 TEST_F(DamagedCheckpoint, AnotherKindOfManifestIsNotOurs) {

@@ -221,7 +221,7 @@ TEST_F(CheckpointWriter, PartsThatDoNotMakeUpTheModelAreNoCheckpoint) {
   run_ranks(1, [&](std::unique_ptr<Communicator> communicator) {
     const std::vector<SnapshotItem> items = items_of(model_, 0, 1, 1000);
     const AlignedBuffer staging(2 * items[0].bytes());
-    Writer writer({at("other"), larger.spec, larger.dtype, larger.tensors}, std::move(communicator), items, staging.span());
+    Writer writer({at("other"), larger.spec, larger.dtype, larger.state, larger.tensors}, std::move(communicator), items, staging.span());
     writer.begin(run_at(1));
     for (std::size_t item = 0; item < items.size(); ++item) {
       writer.acquire(item);
@@ -248,7 +248,7 @@ TEST_F(CheckpointWriter, MemoryThatHoldsNoItemIsRefused) {
   const AlignedBuffer small(4096);
   try {
     run_ranks(1, [&](std::unique_ptr<Communicator> communicator) {
-      Writer({root_.path(), model_.spec, model_.dtype, model_.tensors}, std::move(communicator), items_of(model_, 0, 1, 1000), small.span());
+      Writer({root_.path(), model_.spec, model_.dtype, model_.state, model_.tensors}, std::move(communicator), items_of(model_, 0, 1, 1000), small.span());
     });
     ADD_FAILURE() << "not refused";
   } catch (const MemoryError& error) {

@@ -31,6 +31,14 @@ class PlanOfManyRanks(cli.CliTest):
         self.assertEqual(world["tokens_per_step"], 8 * 2 * 128)
         self.assertAlmostEqual(world["tokens_per_s_per_rank"] * 8, world["tokens_per_s"])
 
+    def test_the_optimizer_and_the_bytes_of_its_state_are_named(self):
+        lion = {"optimizer": {"type": "Lion"}, "spillway": {"moments": "bf16"}}
+        planned = self.planned(1, changes=[lion])
+        self.assertEqual(planned["optimizer"], {"kind": "lion", "moments": "bf16", "state_bytes_per_parameter": 6})
+        self.assertEqual(planned["state_bytes"], 10 * planned["params"])
+        run = self.run_command(self.arguments("plan", self.config(lion), "--ranks", "2", "--profile", "cluster.json"))
+        self.assertIn("optimizer lion with bf16 moments, 6 bytes of state a parameter\n", run.out)
+
     def test_every_rank_holds_its_share(self):
         alone, many = (self.planned(ranks, model="gpt2-10m")["tiers"]["device"]["at_the_peak"]["optimizer state"] for ranks in (1, 8))
         self.assertAlmostEqual(many / alone, 1 / 8, delta=0.005)

@@ -121,7 +121,8 @@ class Configuration(Refusal):
                               ({"spillway": {"device_memory": "48 apples"}}, ("spillway.device_memory", "48 apples")),
                               ({"spillway": {"io_engine": "magic"}}, ("spillway.io_engine", "io_uring")),
                               ({"train_batch_size": 7}, ("train_batch_size", "7")),
-                              ({"optimizer": {"type": "Lion"}}, ("optimizer.type", "Lion", "AdamW")),
+                              ({"optimizer": {"type": "Lamb"}}, ("optimizer.type", "Lamb", "AdamW")),
+                              ({"optimizer": {"type": "Lion", "params": {"eps": 1e-6}}}, ("optimizer.params.eps", "Lion", "betas")),
                               ({"fp16": {"enabled": True}}, ("fp16", "bf16"))):
             with self.subTest(words[0]):
                 self.refused(COMMAND_LINE, self.config(change), words=words)

@@ -87,6 +87,11 @@ class AnyWorld(Resume):
                 shutil.rmtree(self.path("whole"))
                 shutil.rmtree(self.path("parts"))
 
+    def test_so_it_is_with_moments_of_8_bits(self):
+        config = self.config(BATCH, cli.offload("nvme", "nvme", "swap"), {"optimizer": {"type": "Lion"}, "spillway": {"moments": "8bit"}})
+        whole, _ = self.check_goes_on_as_if_nothing_had_happened(config, 3)
+        self.assertEqual(whole["optimizer"], {"kind": "lion", "moments": "8bit", "state_bytes_per_parameter": 5 + 1 / 256})
+
     def test_the_loss_scaler_goes_on(self):
         # A scale that overflows at first: steps are skipped before the save, and after it.
         config = self.config({"bf16": {"enabled": False}, "fp16": {"enabled": True, "initial_scale_power": 24, "hysteresis": 1}})
@@ -207,6 +212,10 @@ class Refused(Resume):
     def test_another_dtype(self):
         config = self.config({"bf16": {"enabled": False}, "fp16": {"enabled": True}})
         self.refused(DISK, self.newest, "bf16", "fp16", config=config)
+
+    def test_another_optimizer(self):
+        config = self.config({"optimizer": {"type": "Lion"}, "spillway": {"moments": "bf16"}})
+        self.refused(DISK, self.newest, "its state is that of adam with fp32 moments, this run's would be that of lion with bf16 moments", config=config)
 
     def test_fewer_steps_than_were_taken(self):
         self.refused(COMMAND_LINE, "--steps 3", "4 steps", steps=3)

@@ -14,7 +14,7 @@ LANES = ["compute", "h2d", "d2h", "comm", "cpu", "snapshot", "nvme_fetch", "nvme
 SUMMARY_TYPES = {
     "steps": int, "skipped_steps": int, "loss_first": float, "loss_last": float, "eval_loss": float, "tokens_per_s": float,
     "step_ms_median": float, "predicted_step_ms": float, "binding_lane": str, "state_hash": str, "params": int,
-    "state_bytes": int, "peak": dict, "rss_at_start": int, "rss_peak_in_steps": int, "rss_peak": int, "lanes": dict,
+    "state_bytes": int, "optimizer": dict, "peak": dict, "rss_at_start": int, "rss_peak_in_steps": int, "rss_peak": int, "lanes": dict,
     "nvme": dict, "driver": dict, "world_size": int, "first_step": int, "ranks": list, "saves": list, "config_effective": dict,
 }
 
@@ -73,6 +73,7 @@ class Train(cli.CliTest):
             self.assertLessEqual(peak["used"], peak["budget"], tier)
         # Weights, fp32 master and two moments, and the finished gradient: 2 + 12 + 2 bytes.
         self.assertEqual(summary["state_bytes"], 16 * summary["params"])
+        self.assertEqual(summary["optimizer"], {"kind": "adam", "moments": "fp32", "state_bytes_per_parameter": 12})
         # Each step reads and writes the 12 bytes of state, padded to pages, and writes 2 of weights.
         self.assertGreater(summary["nvme"]["read_bytes_per_step"], 12 * summary["params"])
         self.assertGreater(summary["nvme"]["write_bytes_per_step"], 14 * summary["params"])

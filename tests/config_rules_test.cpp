@@ -1,4 +1,4 @@
-// Rules between keys: precision, optimizer, schedule, offload, defaults, and the written-out result.
+// Rules between keys: precision, schedule, offload, defaults, and the written-out result.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -52,35 +52,6 @@ TEST(Precision, LossScaleIsDynamicUnlessAFixedOneIsGiven) {
   const Config fixed = parse(R"({"fp16": {"enabled": true, "loss_scale": 1024, "hysteresis": 3}})");
   EXPECT_FALSE(fixed.loss_scale.dynamic);
   EXPECT_EQ(fixed.loss_scale.static_scale, 1024.0);
-}
-
-// DeepSpeed: Adam is AdamW unless adam_w_mode is false; AdamW always is.
-TEST(Optimizer, DecouplesDecayAsDeepSpeedDoes) {
-  const auto decoupled = [](const std::string& type, const std::string& mode) {
-    return parse(R"({"optimizer": {"type": ")" + type + R"(", "params": {)" + mode + "}}}").optimizer.decoupled_decay;
-  };
-  EXPECT_TRUE(decoupled("Adam", ""));
-  EXPECT_TRUE(decoupled("adam", "\"adam_w_mode\": true"));
-  EXPECT_FALSE(decoupled("ADAM", "\"adam_w_mode\": false"));
-  EXPECT_TRUE(decoupled("AdamW", "\"adam_w_mode\": false"));
-}
-
-TEST(Optimizer, OthersAreRefusedByNameWithTheList) {
-  EXPECT_EQ(error_of(R"({"optimizer": {"params": {"var_freeze_step": 3}, "type": "ZeroOneAdam"}})"),
-            "ds.json:1: optimizer.type: \"ZeroOneAdam\" is not supported; allowed: AdamW, Adam")
-      << "one error, not one for every parameter of the unknown type";
-  EXPECT_THAT(error_of(R"({"optimizer": {"type": "Adma"}})"), HasSubstr("did you mean"));
-  EXPECT_THAT(error_of(R"({"optimizer": {"type": "Adam", "params": {"max_grad_norm": 1.0}}})"),
-              HasSubstr("gradient_clipping"));
-  EXPECT_THAT(error_of(R"({"optimizer": {"type": "Adam", "params": {"amsgrad": true}}})"), HasSubstr("AMSGrad"));
-}
-
-TEST(Optimizer, MissingSectionMeansAdamWWithAWarning) {
-  const Config config = parse("{\"train_batch_size\": 1}");
-  EXPECT_EQ(config.optimizer.type, "AdamW");
-  EXPECT_EQ(config.optimizer.learning_rate, 1e-3);
-  EXPECT_THAT(config.warnings, Contains(AllOf(HasSubstr("no optimizer"), HasSubstr("AdamW with lr 0.001"))));
-  EXPECT_THAT(parse(R"({"train_batch_size": 1, "optimizer": {"type": "AdamW"}})").warnings, IsEmpty());
 }
 
 TEST(Scheduler, MaximumDefaultsAsItsTypeDefines) {
@@ -261,6 +232,10 @@ TEST(Report, EffectiveConfigurationReadsBackAsItself) {
           "warmup_min_lr": 3}}, "steps_per_print": inf})",
       R"({"scheduler": {"type": "WarmupLR", "params": {"total_num_steps": 4}},
           "optimizer": {"type": "AdamW", "params": {"adam_w_mode": false}}})",
+      R"({"optimizer": {"type": "lion", "params": {"lr": 3e-4}}, "spillway": {"moments": "8bit"}})",
+      R"({"optimizer": {"type": "SGD", "params": {"dampening": 0.5}}, "spillway": {"moments": "bf16"}})",
+      R"({"optimizer": {"type": "Adagrad", "params": {"lr_decay": 0.5, "fp32_optimizer_states": false}},
+          "bf16": {"enabled": true, "bf16_optimizer_states": true}})",
   };
   for (const std::string& text : texts) {
     const Config first = parse(text, context);
@@ -274,6 +249,9 @@ TEST(Report, EffectiveConfigurationReadsBackAsItself) {
     EXPECT_EQ(second.loss_scale.static_scale, first.loss_scale.static_scale);
     EXPECT_EQ(second.optimizer.decoupled_decay, first.optimizer.decoupled_decay);
     EXPECT_EQ(second.optimizer.beta2, first.optimizer.beta2);
+    EXPECT_EQ(second.optimizer.learning_rate, first.optimizer.learning_rate);
+    EXPECT_EQ(second.optimizer.learning_rate_decay, first.optimizer.learning_rate_decay);
+    EXPECT_EQ(second.optimizer.state, first.optimizer.state);
     EXPECT_EQ(second.scheduler.kind, first.scheduler.kind);
     EXPECT_EQ(second.scheduler.warmup_max_lr, first.scheduler.warmup_max_lr);
     EXPECT_EQ(second.scheduler.total_num_steps, first.scheduler.total_num_steps);

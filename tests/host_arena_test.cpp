@@ -35,6 +35,17 @@ TEST(HostArena, IsZeroPageAlignedAndPresent) {
   }
 }
 
+TEST(HostArena, IsWholeWhateverStretchesAreDividedFirst) {
+  const auto d = make_host_device({.threads = 2});
+  const std::int64_t page = sysconf(_SC_PAGESIZE), bytes = std::int64_t{9} << 20;
+  const std::vector<ByteRange> stretches = {{page, page + (5 << 20) + 3}, {4 << 20, bytes}, {bytes, bytes}, {0, 1}};
+  std::byte* const arena = d->allocate_pinned(bytes, stretches);
+  std::vector<unsigned char> resident(static_cast<std::size_t>((bytes + page - 1) / page));
+  ASSERT_EQ(mincore(arena, bytes, resident.data()), 0);
+  EXPECT_THAT(resident, testing::Each(testing::Truly([](unsigned char state) { return state & 1; })));
+  for (std::int64_t i = 0; i < bytes; i += 997) ASSERT_EQ(arena[i], std::byte{0});
+}
+
 // The exit of a child process that runs `f`: its status word.
 template <class F>
 int in_child(const F& f) {

@@ -90,15 +90,12 @@ TEST(ModelParity, TenAdamWStepsAreThoseOfPyTorch) {
   for (std::int64_t step = 0; step < kSteps; ++step) {
     const double loss = model.backward(step_tokens(step, 0), step_tokens(step, 1), 1.0f / kTokens) / kTokens;
     EXPECT_NEAR(loss, static_cast<double>(fixture().floats("losses")[static_cast<std::size_t>(step)]), 2e-6) << step;
-    model.adam({.learning_rate = hyper[0],
-                .beta1 = hyper[1],
-                .beta2 = hyper[2],
-                .epsilon = hyper[3],
-                .weight_decay = hyper[4],
-                .decoupled_decay = true,
-                .bias_correction = true,
-                .step = step + 1,
-                .gradient_scale = 1.0f});
+    model.update({.learning_rate = hyper[0],
+                  .beta1 = hyper[1],
+                  .beta2 = hyper[2],
+                  .epsilon = hyper[3],
+                  .weight_decay = hyper[4],
+                  .step = step + 1});
   }
   model.for_each_param([&](const ParamSpec& param, std::size_t layer) {
     expect_close<float>(model.master(param, layer), test::as_double(fixture().floats("final/" + param.name)), 2e-6,

@@ -184,6 +184,28 @@ TEST_P(OptimizerIsaLarge, GivesTheScalarBits) {
   }
 }
 
+// Instructions that convert are not all alike in what they make of these.
+TEST_P(OptimizerIsaLarge, RoundsSubnormalMastersAsScalarDoes) {
+  for (const DType weight : {DType::bf16, DType::f16}) {
+    OptimizerArrays start({OptimizerKind::sgd, MomentFormat::f32, DType::f32, weight, false}, 16 * 150, 0);
+    for (std::int64_t i = 0; i < start.n; ++i) {
+      // Alone among normal ones, and in company; of both signs.
+      const bool small = i % 32 == 5 || i % 32 >= 16;
+      const float x = small ? std::ldexp(1.0f + static_cast<float>(i % 251) / 256, -149 + static_cast<int>(i / 16)) : 1.0f / 3;
+      start.set_master(i, i % 2 == 0 ? x : -x);
+      start.set_gradient(i, 0.0f);
+    }
+    OptimizerParams p;
+    p.kind = OptimizerKind::sgd;
+    const OptimizerArrays expected = reference(start, p, 0);
+    optimizer_update_with(GetParam(), start.tile(), p);
+    EXPECT_TRUE(start.same_elements(expected)) << name_of(weight);
+    if (weight == DType::bf16) {
+      EXPECT_NE(start.weight_at(16 * 20 + 17), 0.0f);
+    }
+  }
+}
+
 // The caller's rounding mode stands for all of its floating-point state.
 TEST_P(OptimizerIsaLarge, IgnoresTheCallersRoundingModeAndRestoresIt) {
   for (const MomentFormat format : {MomentFormat::f32, MomentFormat::block8}) {

@@ -234,6 +234,29 @@ TEST(PlanOfRanks, HoldsTheBytesOfItsStage) {
   }
 }
 
+// Moments in 8 bits: a block of them is one rank's, whatever the world, and starts where a block of the layer does.
+TEST(PlanOfRanks, DividesNoBlockOfMoments) {
+  for (const int world : {1, 2, 3, 7}) {
+    PlanRequest request = request_of(3, world, 1);
+    request.state = {OptimizerKind::adam, MomentFormat::block8};
+    for (const Plan& plan : plans_of_all_ranks(request)) {
+      for (const TilePlan& tile : plan.tiles) {
+        EXPECT_EQ(tile.begin % kMomentBlock, 0);
+        EXPECT_TRUE(tile.end % kMomentBlock == 0 || tile.end == plan.layers[static_cast<std::size_t>(tile.layer)].num_trainable);
+      }
+    }
+  }
+}
+
+TEST(PlanOfRanks, DisagreesAboutOptimizersThatDiffer) {
+  PlanRequest request = request_of(3, 2, 1);
+  const std::uint64_t adam = build_plan(request).common_hash;
+  request.state.kind = OptimizerKind::lion;
+  EXPECT_NE(build_plan(request).common_hash, adam);
+  request.state = {OptimizerKind::adam, MomentFormat::bf16};
+  EXPECT_NE(build_plan(request).common_hash, adam);
+}
+
 // Ranks that share state within groups, whole copies across them.
 TEST(PlanOfRanks, SharesWithinGroupsAndRepeatsAcrossThem) {
   PlanRequest request = request_of(3, 8, 1);

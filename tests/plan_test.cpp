@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <random>
 
 #include <gtest/gtest.h>
 
+#include "plan/host_stretches.h"
 #include "spillway/error.h"
 #include "spillway/plan.h"
 #include "support/plan_requests.h"
@@ -181,12 +183,75 @@ TEST(Plan, BytesMovedAreThoseOfTheTable) {
   EXPECT_EQ(down, expected);
 }
 
+// Of the table in docs/optimizers.md: what is kept, and what an update reads and writes beside gradient and weight.
+TEST(Plan, StateHasTheBytesOfItsOptimizerAndFormat) {
+  using enum OptimizerKind;
+  using enum MomentFormat;
+  const struct {
+    StateFormat format;
+    double bytes;
+  } rows[] = {{{adam, f32}, 12}, {{adam, bf16}, 8}, {{adam, block8}, 6 + 2.0 / 256}, {{lion, f32}, 8}, {{adagrad, bf16}, 6}, {{sgd_momentum, block8}, 5 + 1.0 / 256}, {{sgd, f32}, 4}};
+  for (const auto& [format, bytes] : rows) {
+    PlanRequest request = small_request();
+    request.state = format;
+    request.offload_optimizer = OffloadDevice::nvme;
+    request.tile_size = 1 << 20;
+    const Plan plan = build_plan(request);
+    std::int64_t kept = 0, moved = 0;
+    for (const TilePlan& tile : plan.tiles) kept += tile.state_bytes();
+    for (const Task& task : plan.step.tasks) moved += task.kind == TaskKind::update_tile ? task.bytes : 0;
+    const auto n = static_cast<double>(plan.num_parameters());
+    EXPECT_NEAR(static_cast<double>(moved) / n, 2 * bytes + 4, 1e-3) << bytes;
+    EXPECT_NEAR(static_cast<double>(plan.state_bytes()) / n, 2 + bytes + 2, 1e-3) << bytes;
+    EXPECT_GE(static_cast<double>(kept), bytes * n);
+    EXPECT_LE(static_cast<double>(kept), bytes * n + static_cast<double>(3 * 4096 * plan.tiles.size())) << "sections are padded to pages";
+  }
+}
+
+// Of all elements of all layers, no two alike.
+TEST(Plan, HostStretchesAreWhatTheHostsUpdatesTouch) {
+  for (const MomentFormat moments : {MomentFormat::f32, MomentFormat::bf16, MomentFormat::block8}) {
+    PlanRequest request = testing::small_request();
+    request.zero_stage = 2;
+    request.state.moments = moments;
+    request.offload_optimizer = OffloadDevice::cpu;
+    const Plan plan = build_plan(request);
+    const std::vector<ByteRange> stretches = host_stretches(plan);
+    const auto bytes_within = [&](std::int64_t begin, std::int64_t end) {
+      std::int64_t bytes = 0;
+      for (const ByteRange& stretch : stretches) {
+        EXPECT_TRUE(stretch.end <= begin || stretch.begin >= end || (stretch.begin >= begin && stretch.end <= end)) << "across two buffers";
+        if (stretch.begin >= begin && stretch.end <= end) bytes += stretch.end - stretch.begin;
+      }
+      return bytes;
+    };
+    for (const TilePlan& tile : plan.tiles) {
+      const std::int64_t begin = plan.buffers[static_cast<std::size_t>(tile.state_buffer)].offset;
+      EXPECT_EQ(bytes_within(begin, begin + tile.state_bytes()), tile.state_bytes());
+      EXPECT_EQ(std::ranges::count_if(stretches, [&](const ByteRange& s) { return s.begin >= begin && s.end <= begin + tile.state_bytes(); }), 3);
+    }
+    request.offload_optimizer = OffloadDevice::none;
+    EXPECT_TRUE(host_stretches(build_plan(request)).empty()) << "nothing is updated on the host";
+  }
+}
+
+TEST(Plan, ElementsHavePositionsOfTheirOwn) {
+  EXPECT_EQ(model_position(0, 0), 0u);
+  EXPECT_EQ(model_position(0, 77), 77u);
+  EXPECT_GT(model_position(1, 0), model_position(0, std::int64_t{1} << 39));
+  EXPECT_EQ(model_position(3, 512) % kMomentBlock, 0u);
+}
+
 TEST(Plan, IsAFunctionOfItsRequest) {
   EXPECT_EQ(build_plan(small_request()).hash, build_plan(small_request()).hash);
   PlanRequest other = small_request();
   other.prefetch_depth = 3;
   other.offload_optimizer = OffloadDevice::nvme;
   EXPECT_NE(build_plan(other).hash, build_plan(small_request()).hash);
+  PlanRequest lion = small_request(), sgd_with_momentum = small_request();  // as many bytes
+  lion.state.kind = OptimizerKind::lion;
+  sgd_with_momentum.state.kind = OptimizerKind::sgd_momentum;
+  EXPECT_NE(build_plan(lion).hash, build_plan(sgd_with_momentum).hash);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "spillway/error.h"
+#include "support/state_formats.h"
 #include "support/tensors.h"
 
 namespace spillway {
@@ -170,6 +171,28 @@ TEST(Ranks, ShareStateInGroupsOrNotWithTheSameBits) {
       }
     }
     EXPECT_EQ(hashes.size(), 1u) << "stage " << stage;
+  }
+}
+
+// Replicas of the state agree with each other, and the placement changes nothing, whatever the state is made of.
+TEST(Ranks, TrainByAnyOptimizerAndFormatOfMoments) {
+  if (testing::on_cuda()) GTEST_SKIP() << "the CUDA device has Adam with fp32 moments only";
+  const ScratchFolder folder;
+  for (const StateFormat& format : {StateFormat{OptimizerKind::adam, MomentFormat::block8}, StateFormat{OptimizerKind::lion, MomentFormat::bf16},
+                                    StateFormat{OptimizerKind::adagrad, MomentFormat::f32}}) {
+    for (const auto& [stage, group] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{3, 1}}) {
+      std::set<std::uint64_t> hashes;
+      for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
+        RunSetup setup = run_of(stage, 4);
+        setup.config.optimizer = testing::optimizer_of(format);
+        setup.config.hpz_partition_size = group;
+        setup.steps = 3;
+        setup.after_steps = [](Engine& engine) { engine.compare_ranks(); };
+        put(setup, place, folder.path());
+        hashes.insert(hash_of_ranks(setup, 4));
+      }
+      EXPECT_EQ(hashes.size(), 1u) << text_of(format) << ", stage " << stage;
+    }
   }
 }
 

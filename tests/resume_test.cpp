@@ -8,6 +8,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/writer.h"
 #include "spillway/error.h"
+#include "support/state_formats.h"
 #include "support/training.h"
 
 namespace spillway {
@@ -23,8 +24,9 @@ using testing::RunSetup;
 using testing::ScratchFolder;
 
 // Parameters of 1 to 17 elements, and some larger ones: many ranks have nothing of many layers.
-RunSetup small_run() {
+RunSetup small_run(const StateFormat& format = {}) {
   RunSetup setup = testing::tiny_run();
+  setup.config.optimizer = testing::optimizer_of(format);
   setup.spec = {"odd", 2, 6, 2, 17, 8};
   setup.spec.mlp_channels = 5;
   setup.time = 8;
@@ -52,7 +54,7 @@ Writer make_writer(const RunSetup& setup, const std::string& root, Engine& engin
   std::unique_ptr<Communicator> communicator;
   static const std::unique_ptr<World> alone = make_self_world();
   communicator = (setup.world == nullptr ? *alone : *setup.world).communicator();
-  return Writer({root, setup.spec, setup.config.dtype, tensors_of(setup), 0}, std::move(communicator),
+  return Writer({root, setup.spec, setup.config.dtype, setup.config.optimizer.state, tensors_of(setup), 0}, std::move(communicator),
                 {engine.snapshot_items().begin(), engine.snapshot_items().end()}, engine.snapshot_memory());
 }
 
@@ -83,8 +85,8 @@ struct Saved {
 };
 
 // Saves while the next step runs, and goes on.
-Saved save_by_four(const std::string& root, const std::string& swap, bool on_host = false) {
-  RunSetup setup = small_run();
+Saved save_by_four(const std::string& root, const std::string& swap, bool on_host = false, const StateFormat& format = {}) {
+  RunSetup setup = small_run(format);
   setup.on_host = on_host;
   put(setup, 3, OffloadDevice::nvme, swap);
   setup.edit_request = [](PlanRequest& request) { request.snapshot_bytes = 1; };
@@ -111,8 +113,8 @@ struct Resumed {
   std::uint64_t later = 0;
 };
 
-Resumed resume(const Saved& saved, int stage, OffloadDevice device, int world, const std::string& swap, bool on_host = false) {
-  RunSetup setup = small_run();
+Resumed resume(const Saved& saved, int stage, OffloadDevice device, int world, const std::string& swap, bool on_host = false, const StateFormat& format = {}) {
+  RunSetup setup = small_run(format);
   setup.on_host = on_host;
   put(setup, stage, device, swap);
   Resumed resumed;
@@ -180,6 +182,29 @@ TEST(Resume, TheSameWorldGoesOnAsIfNothingHadHappened) {
   for (const int stage : {0, 1, 2, 3}) {
     for (const OffloadDevice device : {OffloadDevice::none, OffloadDevice::cpu, OffloadDevice::nvme}) {
       EXPECT_EQ(resume(saved, stage, device, 4, swap.path()).later, saved.later) << "stage " << stage;
+    }
+  }
+}
+
+// Moments of 8 bits too, whose blocks no number of ranks divides.
+TEST(Resume, StatesOfOtherOptimizersAndFormatsAreTheSavedOnes) {
+  if (testing::on_cuda()) GTEST_SKIP() << "the CUDA device has Adam with fp32 moments only";
+  for (const StateFormat& format : {StateFormat{OptimizerKind::adam, MomentFormat::block8}, StateFormat{OptimizerKind::lion, MomentFormat::bf16},
+                                    StateFormat{OptimizerKind::sgd_momentum, MomentFormat::f32}}) {
+    SCOPED_TRACE(text_of(format));
+    const ScratchFolder root, swap;
+    const Saved saved = save_by_four(root.path(), swap.path(), false, format);
+    EXPECT_EQ(Reader(saved.folder).manifest().state, format);
+    for (const int world : {1, 3, 4}) {
+      for (const int stage : {0, 3}) {
+        for (const OffloadDevice device : {OffloadDevice::none, OffloadDevice::nvme}) {
+          const Resumed resumed = resume(saved, stage, device, world, swap.path(), false, format);
+          EXPECT_EQ(resumed.at_load, saved.at_save) << "world " << world << ", stage " << stage;
+          if (world == 4) {
+            EXPECT_EQ(resumed.later, saved.later) << "stage " << stage;
+          }
+        }
+      }
     }
   }
 }

@@ -38,9 +38,9 @@ TEST(Gate, MakesUpForTargetsThatAreMissing) {
   const GateVerdict verdict = gate.decide({12.0, 2, 8, kPieces});
   EXPECT_EQ(verdict.loss, 6.0);
   EXPECT_EQ(verdict.gradient_norm, 20.0);
-  EXPECT_EQ(verdict.adam.gradient_scale, 4.0f);
+  EXPECT_EQ(verdict.update.gradient_scale, 4.0f);
   config.gradient_clipping = 2.0;
-  EXPECT_EQ(Gate(config).decide({12.0, 2, 8, kPieces}).adam.gradient_scale, static_cast<float>(2.0 / 20.000001 * 4.0));
+  EXPECT_EQ(Gate(config).decide({12.0, 2, 8, kPieces}).update.gradient_scale, static_cast<float>(2.0 / 20.000001 * 4.0));
   EXPECT_EQ(gate.decide({0.0, 0, 8, std::vector<double>{0.0}}).loss, 0.0) << "nothing to learn from";
 }
 
@@ -51,7 +51,7 @@ TEST(Gate, GoesOnFromAState) {
   decide(gate, 1.0, 1, kPieces);
   other.restore(gate.state());
   EXPECT_EQ(other.state(), gate.state());
-  EXPECT_EQ(decide(other, 1.0, 1, kPieces).adam.step, 2);
+  EXPECT_EQ(decide(other, 1.0, 1, kPieces).update.step, 2);
 }
 
 TEST(Gate, PassesTheMeanLossAndTheNorm) {
@@ -64,23 +64,29 @@ TEST(Gate, PassesTheMeanLossAndTheNorm) {
   EXPECT_EQ(verdict.loss_scale, 1.0);
   EXPECT_EQ(verdict.learning_rate, 0.125);
   EXPECT_EQ(verdict.first_bad_piece, -1);
-  EXPECT_EQ(verdict.adam.gradient_scale, 1.0f);
+  EXPECT_EQ(verdict.update.gradient_scale, 1.0f);
 }
 
 TEST(Gate, HandsTheOptimizersSettingsOn) {
   Config config = config_of(DType::bf16);
-  config.optimizer = {"Adam", 0.5, 0.75, 0.875, 1e-6, 0.25, false, false};
-  Gate gate(config);
+  config.optimizer = {"Adam", {OptimizerKind::lion, MomentFormat::bf16}, 0.5, 0.75, 0.875, 1e-6, 0.25, false, false, 0.625, 0.125, true, 0.375};
+  Gate gate(config, 77);
   for (std::int64_t step = 1; step <= 3; ++step) {
-    const AdamParams adam = decide(gate, 1.0, 1, kPieces).adam;
-    EXPECT_EQ(adam.learning_rate, 0.5);
-    EXPECT_EQ(adam.beta1, 0.75);
-    EXPECT_EQ(adam.beta2, 0.875);
-    EXPECT_EQ(adam.epsilon, 1e-6);
-    EXPECT_EQ(adam.weight_decay, 0.25);
-    EXPECT_FALSE(adam.decoupled_decay);
-    EXPECT_FALSE(adam.bias_correction);
-    EXPECT_EQ(adam.step, step);
+    const OptimizerParams update = decide(gate, 1.0, 1, kPieces).update;
+    EXPECT_EQ(update.learning_rate, 0.5);
+    EXPECT_EQ(update.beta1, 0.75);
+    EXPECT_EQ(update.beta2, 0.875);
+    EXPECT_EQ(update.epsilon, 1e-6);
+    EXPECT_EQ(update.weight_decay, 0.25);
+    EXPECT_FALSE(update.decoupled_decay);
+    EXPECT_FALSE(update.bias_correction);
+    EXPECT_EQ(update.kind, OptimizerKind::lion);
+    EXPECT_EQ(update.momentum, 0.625);
+    EXPECT_EQ(update.dampening, 0.125);
+    EXPECT_TRUE(update.nesterov);
+    EXPECT_EQ(update.learning_rate_decay, 0.375);
+    EXPECT_EQ(update.seed, 77u);
+    EXPECT_EQ(update.step, step);
   }
 }
 
@@ -89,8 +95,8 @@ TEST(Gate, ClipsOnlyAboveTheLimit) {
   config.gradient_clipping = 2.0;
   Gate gate(config);
   // 1 / ((5 + 1e-6) / 2), rounded to float once.
-  EXPECT_EQ(decide(gate, 1.0, 1, kPieces).adam.gradient_scale, static_cast<float>(2.0 / 5.000001));
-  EXPECT_EQ(decide(gate, 1.0, 1, std::vector<double>{1.0, 1.0}).adam.gradient_scale, 1.0f);
+  EXPECT_EQ(decide(gate, 1.0, 1, kPieces).update.gradient_scale, static_cast<float>(2.0 / 5.000001));
+  EXPECT_EQ(decide(gate, 1.0, 1, std::vector<double>{1.0, 1.0}).update.gradient_scale, 1.0f);
 }
 
 TEST(Gate, ClipsTheUnscaledGradient) {
@@ -100,7 +106,7 @@ TEST(Gate, ClipsTheUnscaledGradient) {
   const GateVerdict verdict = decide(gate, 1.0, 1, std::vector<double>{9.0 * 256, 16.0 * 256});
   EXPECT_EQ(verdict.loss_scale, 16.0);
   EXPECT_EQ(verdict.gradient_norm, 5.0);
-  EXPECT_EQ(verdict.adam.gradient_scale, static_cast<float>(2.0 / 5.000001 / 16.0));
+  EXPECT_EQ(verdict.update.gradient_scale, static_cast<float>(2.0 / 5.000001 / 16.0));
 }
 
 TEST(Gate, SkipsWhatIsNotFiniteAndNamesTheFirstPiece) {
@@ -159,7 +165,7 @@ TEST(Gate, LearningRateAdvancesWithAppliedStepsOnly) {
     const GateVerdict verdict = decide(gate, 1.0, 1, overflow ? std::vector<double>{kNan} : kPieces);
     rates.push_back(verdict.learning_rate);
     if (!overflow) {
-      EXPECT_EQ(verdict.adam.learning_rate, verdict.learning_rate);
+      EXPECT_EQ(verdict.update.learning_rate, verdict.learning_rate);
     }
   }
   // The first two steps of a warm-up run at its minimum; then a quarter more with each.

@@ -45,6 +45,24 @@ TEST(Partition, PaddingIsLessThanOneElementARank) {
   }
 }
 
+TEST(Partition, ShardsAreCutAtMultiplesOfTheGranuleOnly) {
+  for (const std::int64_t n : sizes()) {
+    for (const std::int64_t world : {1, 2, 3, 7, 8}) {
+      std::int64_t end = 0;
+      for (std::int64_t rank = 0; rank < world; ++rank) {
+        const ElementRange shard = Partition{world, world, 256}.shard(n, rank);
+        ASSERT_EQ(shard.begin, end) << n << " over " << world << ", rank " << rank;
+        ASSERT_TRUE(shard.begin % 256 == 0 || shard.empty());
+        ASSERT_LE(shard.size(), Partition({world, world, 256}).shard(n, 0).size()) << "no rank has more than the first";
+        end = shard.end;
+      }
+      ASSERT_EQ(end, n) << n << " over " << world;
+    }
+  }
+  EXPECT_EQ((Partition{3, 3, 256}.shard(1000, 1)), (ElementRange{512, 1000}));
+  EXPECT_TRUE((Partition{3, 3, 256}.shard(1000, 2)).empty());
+}
+
 TEST(Partition, TilesFollowEachOtherAndOnlyTheLastIsShort) {
   for (const std::int64_t n : sizes()) {
     for (const std::int64_t tile_size : {std::int64_t{2048}, std::int64_t{4096}, std::int64_t{1} << 22, n / 3 + 1}) {

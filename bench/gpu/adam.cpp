@@ -10,29 +10,24 @@
 
 #include "base/parallel.h"
 #include "gpu/program.h"
-#include "spillway/cpu_adam.h"
 #include "spillway/device.h"
 #include "spillway/ops.h"
+#include "spillway/optimizer.h"
 #include "support/machine.h"
 
 namespace spillway::bench {
 namespace {
 
 constexpr std::int64_t kBytesPerParameter = 28;
-constexpr std::int64_t kPiece = 32 * 1024;  // elements a thread takes at a time
 constexpr int kRounds = 5;
-constexpr AdamParams kParams = {1e-3, 0.9, 0.999, 1e-8, 0.1, true, true, 1, 1.0f};
+constexpr OptimizerParams kParams{.weight_decay = 0.1};
 
-AdamTile tile_at(std::byte* memory, std::int64_t n) {
-  const auto f32 = [&](std::int64_t i) { return reinterpret_cast<float*>(memory + i * 4 * n); };
-  return {f32(0), f32(1), f32(2), memory + 12 * n, DType::bf16, memory + 14 * n, DType::bf16, n};
-}
-
-AdamTile part_of(const AdamTile& tile, std::int64_t first, std::int64_t n) {
-  const auto at = [&](const void* array) { return static_cast<const std::byte*>(array) + 2 * first; };
-  return {tile.master + first, tile.exp_avg + first, tile.exp_avg_sq + first,
-          at(tile.gradient),   DType::bf16,          const_cast<std::byte*>(at(tile.weight)),
-          DType::bf16,         n};
+OptimizerTile tile_in(std::byte* memory, std::int64_t n) {
+  OptimizerTile tile = tile_at(memory, state_layout({}, n));
+  tile.gradient = memory + 12 * n;
+  tile.weight = memory + 14 * n;
+  tile.gradient_dtype = tile.weight_dtype = DType::bf16;
+  return tile;
 }
 
 double seconds_of(const auto& work) {
@@ -72,13 +67,13 @@ void measure(std::int64_t n, int repetitions) {
 
   fmt::print("{{");
   report("device", static_cast<double>(kBytesPerParameter * n * repetitions), static_cast<double>(2 * half * repetitions),
-         repeat([&] { ops->adam(*stream, tile_at(on_device, n), kParams); }), repeat([&] { stream->copy(on_device + half, on_device, half); }));
+         repeat([&] { ops->optimizer_update(*stream, tile_in(on_device, n), kParams); }), repeat([&] { stream->copy(on_device + half, on_device, half); }));
   fmt::print(", ");
-  const AdamTile tile = tile_at(on_host, n);
-  const std::int64_t pieces = n / kPiece;
+  const OptimizerTile tile = tile_in(on_host, n);
+  const std::int64_t pieces = n / (32 * 1024);
   report(
       "host", static_cast<double>(kBytesPerParameter * n), static_cast<double>(2 * half),
-      [&] { parallel_for(pieces, [&](std::int64_t piece) { adam_update(part_of(tile, piece * kPiece, kPiece), kParams); }); },
+      [&] { optimizer_update_parallel(tile, kParams); },
       [&] {
         const std::int64_t part = half / pieces;
         parallel_for(pieces, [&](std::int64_t piece) { std::memcpy(on_host + half + piece * part, on_host + piece * part, static_cast<std::size_t>(part)); });

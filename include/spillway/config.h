@@ -9,6 +9,7 @@
 
 #include "spillway/dtype.h"
 #include "spillway/model.h"
+#include "spillway/optimizer.h"
 
 namespace spillway {
 
@@ -22,8 +23,10 @@ struct OffloadConfig {
   double ratio = 1.0;       // share of the state on `device`; the rest stays one tier higher
 };
 
+// What the optimizer in use has no such parameter for is at OptimizerParams' default.
 struct OptimizerConfig {
-  std::string type = "AdamW";  // as given: Adam or AdamW
+  std::string type = "AdamW";  // Adam, AdamW, Adagrad, Lion or SGD
+  StateFormat state{};         // the update rule that comes to, and spillway.moments
   double learning_rate = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -31,6 +34,10 @@ struct OptimizerConfig {
   double weight_decay = 0.0;   // applied to every parameter, as DeepSpeed does for one parameter group
   bool decoupled_decay = true;  // "Adam" is AdamW too unless adam_w_mode is false
   bool bias_correction = true;
+  double momentum = 0.0;
+  double dampening = 0.0;
+  bool nesterov = false;
+  double learning_rate_decay = 0.0;
 };
 
 enum class ScheduleKind : std::uint8_t { constant, warmup, warmup_decay, warmup_cosine };

@@ -6,13 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <new>
-#include <span>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
+#include "spillway/byte_range.h"
 #include "spillway/dtype.h"
 
 namespace spillway {
@@ -119,8 +120,9 @@ class Device {
   virtual std::byte* allocate_arena(std::int64_t bytes) = 0;
 
   // The pinned host arena: page-aligned, present, and usable by copy() without staging. Allocated
-  // once, owned by the device. Throws MemoryError.
-  virtual std::byte* allocate_pinned(std::int64_t bytes) = 0;
+  // once, owned by the device. `stretches`: what one parallel_for at a time works through from end to end; on a machine
+  // of several NUMA nodes each stretch is laid where the threads are that will get to it. Throws MemoryError.
+  virtual std::byte* allocate_pinned(std::int64_t bytes, std::span<const ByteRange> stretches = {}) = 0;
 
   virtual std::unique_ptr<Stream> make_stream(std::string_view name) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;

@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <span>
 
-#include "spillway/cpu_adam.h"
 #include "spillway/dtype.h"
+#include "spillway/optimizer.h"
 
 namespace spillway {
 
@@ -220,9 +220,9 @@ class Ops {
   virtual void round(Stream&, const float* from, void* to, DType dtype, std::int64_t n) = 0;
   virtual void sum_pieces(Stream&, const SumPieces&) = 0;
 
-  // adam_update() (cpu_adam.h) for a tile whose state, gradient and weights are on the device.
-  // Same bits as the CPU's.
-  virtual void adam(Stream&, const AdamTile&, const AdamParams&) = 0;
+  // optimizer_update() (optimizer.h) for a tile whose state, gradient and weights are on the device, without a split
+  // master or statistics. Same bits as the CPU's.
+  virtual void optimizer_update(Stream&, const OptimizerTile&, const OptimizerParams&) = 0;
 };
 
 // The same two passes for gradients that live in host memory; synchronous, `threads`-parallel inside.

@@ -16,6 +16,7 @@
 #include "spillway/config.h"
 #include "spillway/dtype.h"
 #include "spillway/model.h"
+#include "spillway/optimizer.h"
 
 namespace spillway {
 
@@ -146,16 +147,20 @@ struct TilePlan {
   std::int64_t begin;   // elements of the layer's flat buffer
   std::int64_t end;
   Tier tier;            // of its optimizer state
-  int state_buffer;     // persistent: master | first moment | second moment, each section_bytes() long
+  int state_buffer;     // persistent: as `layout` says
   int weights_extent;   // index into Plan::extents if the layer's weights are on NVMe, else -1
   int state_extent;     // likewise for the state
   int weights_chunk = -1;  // index into Plan::weights_chunks: the same elements
+  StateLayout layout{};    // of its optimizer state
 
   std::int64_t num_elements() const { return end - begin; }
-  // Each of the three sections of a tile's state starts on a page.
-  std::int64_t section_bytes() const { return (num_elements() * 4 + 4095) / 4096 * 4096; }
-  std::int64_t state_bytes() const { return 3 * section_bytes(); }
+  std::int64_t state_bytes() const { return layout.bytes; }
 };
+
+// The place of an element of a layer's flat buffer in the whole model: OptimizerTile::position.
+constexpr std::uint64_t model_position(int layer, std::int64_t element) {
+  return (static_cast<std::uint64_t>(layer) << 40) + static_cast<std::uint64_t>(element);
+}
 
 // What this rank has of a layer. Trained elements come first in the flat buffer, frozen ones after them.
 struct LayerPlan {
@@ -257,6 +262,7 @@ struct PlanRequest {
   std::int64_t accumulation_steps = 1;
   DType dtype = DType::bf16;       // weights and activations
   DType wire = DType::bf16;        // finished gradients
+  StateFormat state;               // of the optimizer
   std::int64_t tile_size = 4 * 1024 * 1024;
   int prefetch_depth = 2;
   PlacementPolicy placement = PlacementPolicy::exact;
@@ -304,7 +310,9 @@ struct Plan {
   int world_statistics_buffer = -1;  // host: a WorldStatistics per rank; -1 in a world of one
   int gradient_piece_buffer = -1;    // host: kNormPiece f32, where the gate looks at gradients
   int snapshot_buffer = -1;          // host: places for snapshots; -1: none
-  int maintenance_buffer = -1;       // host: one tile's state and one tile's weights, for use between steps
+  int maintenance_buffer = -1;       // host: one tile's state, its moments as f32 if they are kept in another format,
+                                     // and one tile's weights, for use between steps
+  std::int64_t maintenance_moments_bytes = 0;  // of it, before the weights, those moments
   std::int64_t maintenance_weights_bytes = 0;  // of it, at its end, the weights
   std::uint64_t hash = 0;
   std::uint64_t common_hash = 0;     // of what all ranks must agree on: the collectives, in order, and what they serve
@@ -312,7 +320,7 @@ struct Plan {
   bool fits() const;
   std::int64_t num_parameters() const;
   std::int64_t tokens_per_step() const;  // of all ranks
-  std::int64_t state_bytes() const;  // 16-bit weights, f32 master and moments, finished gradients
+  std::int64_t state_bytes() const;  // 16-bit weights, f32 master, moments, finished gradients
 };
 
 // What a rank contributes to the gate of a step.

@@ -18,7 +18,6 @@ namespace spillway {
 namespace {
 
 constexpr std::int64_t kHugePage = 2 << 20;
-constexpr std::int64_t kTouchPiece = 16 << 20;
 
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t multiple) { return (a + multiple - 1) / multiple * multiple; }
 
@@ -27,18 +26,17 @@ constexpr std::int64_t round_up(std::int64_t a, std::int64_t multiple) { return 
                     "; lower that budget, or raise the limit of the process (ulimit -d, -v)");
 }
 
-// Writes to every page, so that each is there before the first step.
-void touch(std::byte* data, std::int64_t bytes, std::int64_t page) {
-  parallel_for((bytes + kTouchPiece - 1) / kTouchPiece, [&](std::int64_t piece) {
-    const std::int64_t end = std::min(bytes, (piece + 1) * kTouchPiece);
-    for (std::int64_t offset = piece * kTouchPiece; offset < end; offset += page)
-      static_cast<volatile std::byte*>(data)[offset] = std::byte{0};
+// Writes to every page, so that each is there before the first step, on the NUMA node of the thread that writes first.
+void touch(std::byte* data, ByteRange range, std::int64_t page) {
+  parallel_for((range.end - range.begin + kHugePage - 1) / kHugePage, [&](std::int64_t piece) {
+    const std::int64_t begin = range.begin + piece * kHugePage, end = std::min(range.end, begin + kHugePage);
+    for (std::int64_t offset = begin; offset < end; offset += page) static_cast<volatile std::byte*>(data)[offset] = std::byte{0};
   });
 }
 
 }  // namespace
 
-Arena::Arena(std::string_view purpose, std::int64_t bytes, Pin pin) {
+Arena::Arena(std::string_view purpose, std::int64_t bytes, Pin pin, std::span<const ByteRange> stretches) {
   const std::int64_t page = sysconf(_SC_PAGESIZE);
   if (bytes <= 0) throw MemoryError("[host] map " + std::to_string(bytes) + " bytes for the " + std::string(purpose) +
                                     ": the size has to be positive");
@@ -58,7 +56,8 @@ Arena::Arena(std::string_view purpose, std::int64_t bytes, Pin pin) {
   }
   // Both are wishes: without them the arena works, only slower.
   if (usable >= kHugePage) madvise(data_, static_cast<std::size_t>(usable), MADV_HUGEPAGE);
-  touch(data_, usable, page);
+  for (const ByteRange& stretch : stretches) touch(data_, stretch, page);
+  touch(data_, {0, usable}, page);
   if (pin == Pin::yes) static_cast<void>(mlock(data_, static_cast<std::size_t>(usable)));
 }
 

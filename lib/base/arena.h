@@ -4,7 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
+
+#include "spillway/byte_range.h"
 
 namespace spillway {
 
@@ -12,9 +15,10 @@ enum class Pin : bool { no, yes };
 
 class Arena {
  public:
-  // `bytes`, rounded up to whole pages, zeroed. Pin::yes locks them in memory where the system allows.
-  // Throws MemoryError that names `purpose`.
-  Arena(std::string_view purpose, std::int64_t bytes, Pin pin);
+  // `bytes`, rounded up to whole pages, zeroed. Pin::yes locks them in memory where the system allows. On a machine of
+  // several NUMA nodes each of `stretches` is divided over them as parallel_for divides its pieces; the rest is too, as a
+  // whole. Throws MemoryError that names `purpose`.
+  Arena(std::string_view purpose, std::int64_t bytes, Pin pin, std::span<const ByteRange> stretches = {});
   ~Arena();
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&&) = delete;

@@ -90,7 +90,7 @@ OptimizerTile part_of(const OptimizerTile& tile, std::int64_t first, std::int64_
     part.moments[m] = advance(tile.moments[m], first * width_of(tile.moment_format));
     if (tile.scales[m] != nullptr) part.scales[m] += first / kMomentBlock;
   }
-  part.gradient = static_cast<const std::byte*>(tile.gradient) + first * size_of(tile.gradient_dtype);
+  if (tile.gradient != nullptr) part.gradient = static_cast<const std::byte*>(tile.gradient) + first * size_of(tile.gradient_dtype);
   part.weight = advance(tile.weight, first * size_of(tile.weight_dtype));
   part.n = n;
   part.position += static_cast<std::uint64_t>(first);

@@ -26,13 +26,18 @@ class PieceFunction {
 };
 
 // Calls f(0) .. f(pieces-1), each once, concurrently and in no particular order; returns when all are
-// done. The first exception is re-thrown here. May be called from several threads at once.
+// done. The first exception is re-thrown here. May be called from several threads at once. Where the process may run on
+// several NUMA nodes, each node's threads are bound to it and begin with the same stretch of the pieces in every call:
+// memory whose first pages to last were first touched by pieces 0 to n - 1 is local to the threads that get to it later.
 void parallel_for(std::int64_t pieces, PieceFunction f);
 
 // Threads parallel_for may use; at least 1. Set it before the first call; 0 means one per core of
 // the process's affinity mask.
 void set_parallel_threads(int threads);
 int parallel_threads();
+
+// NUMA nodes that parallel_for tells apart; 1 where there is one, or where oneTBB's tbbbind is missing.
+int parallel_nodes();
 
 // Cores this process may run on, from its affinity mask.
 int available_cores();

@@ -32,6 +32,8 @@ int parallel_threads() {
   return threads > 0 ? threads : available_cores();
 }
 
+int parallel_nodes() { return 1; }
+
 void parallel_for(std::int64_t pieces, PieceFunction f) {
   const std::int64_t workers = pieces < parallel_threads() ? pieces : parallel_threads();
   if (workers <= 1) {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/state_format.h"
 #include "checkpoint/inspect.h"
 
 namespace spillway::checkpoint {
@@ -38,9 +39,13 @@ TensorDifference compare_tensor(Reader& first, Reader& second, const TensorEntry
     return difference;
   }
   // Of a frozen tensor there are no moments to be compared with; its weight stands for it.
-  const bool like_with_like = a.frozen == b.frozen && (!a.frozen || first.manifest().dtype == second.manifest().dtype);
-  for (const StateSection section : sections_of(a.frozen || b.frozen)) {
+  const Manifest& of_first = first.manifest();
+  const Manifest& of_second = second.manifest();
+  for (const StateSection section : sections_of(of_first.state.kind, a.frozen || b.frozen)) {
+    if (is_moment(section) && moment_of(of_second.state.kind, section) < 0) continue;  // there in one of the two only
     const auto s = static_cast<std::size_t>(section);
+    const bool like_with_like = a.frozen == b.frozen && dtype_of(section, of_first.dtype, of_first.state.moments) ==
+                                                            dtype_of(section, of_second.dtype, of_second.state.moments);
     if (like_with_like && a.hashes[s] == b.hashes[s]) continue;
     const SectionDifference found = compare_section(first, second, a, section);
     if (found.differing > 0) difference.sections.push_back(found);
@@ -56,6 +61,9 @@ CheckpointDifference compare(Reader& first, Reader& second) {
   difference.run = differences(first.manifest().run, second.manifest().run);
   if (first.manifest().dtype != second.manifest().dtype) {
     difference.model.push_back({"dtype", std::string(name_of(first.manifest().dtype)), std::string(name_of(second.manifest().dtype))});
+  }
+  if (first.manifest().state != second.manifest().state) {
+    difference.run.push_back({"optimizer", text_of(first.manifest().state), text_of(second.manifest().state)});
   }
   std::map<std::string_view, const TensorEntry*> others;
   for (const TensorEntry& tensor : second.manifest().tensors) others.emplace(tensor.name, &tensor);

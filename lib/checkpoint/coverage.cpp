@@ -19,7 +19,7 @@ std::string sort_and_check_coverage(Manifest& manifest) {
   std::size_t next = 0;
   for (std::size_t t = 0; t < manifest.tensors.size(); ++t) {
     const TensorEntry& tensor = manifest.tensors[t];
-    for (const StateSection section : sections_of(tensor.frozen)) {
+    for (const StateSection section : manifest.sections_of(tensor)) {
       std::int64_t covered = 0;
       while (next < manifest.pieces.size()) {
         const Piece& piece = manifest.pieces[next];

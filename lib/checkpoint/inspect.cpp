@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/hash.h"
+#include "base/state_format.h"
 #include "base/text.h"
 #include "spillway/error.h"
 
@@ -13,6 +14,14 @@ namespace spillway::checkpoint {
 namespace {
 
 std::string shape_text(const std::vector<std::int64_t>& shape) { return shape.empty() ? "scalar" : fmt::format("{}", fmt::join(shape, " x ")); }
+
+// Of a trained tensor.
+std::string kept_text(const StateFormat& state) {
+  if (state.num_moments() == 0) return "master (fp32)";
+  if (state.moments == MomentFormat::f32) return "master, moments (fp32)";
+  if (state.moments == MomentFormat::bf16) return "master (fp32), moments (bf16)";
+  return "master, moments (fp32; 8bit in training)";
+}
 
 std::string tensor_table(const Manifest& manifest) {
   std::size_t name_width = 6, shape_width = 5;
@@ -23,7 +32,7 @@ std::string tensor_table(const Manifest& manifest) {
   std::string text = fmt::format("{:{}}  {:{}}  {:>12}  kept\n", "tensor", name_width, "shape", shape_width, "elements");
   for (const TensorEntry& tensor : manifest.tensors) {
     text += fmt::format("{:{}}  {:{}}  {:>12}  {}\n", tensor.name, name_width, shape_text(tensor.shape), shape_width, tensor.num_elements(),
-                        tensor.frozen ? fmt::format("weight ({}), frozen", name_of(manifest.dtype)) : "master, moments (fp32)");
+                        tensor.frozen ? fmt::format("weight ({}), frozen", name_of(manifest.dtype)) : kept_text(manifest.state));
   }
   return text;
 }
@@ -47,6 +56,7 @@ std::string describe(const Reader& reader) {
                             model.heads, model.vocabulary, model.context));
   line("parameters", fmt::format("{} in {} tensors{}, weights in {}", human_count(elements), manifest.tensors.size(),
                                  frozen > 0 ? fmt::format(" ({} frozen)", human_count(frozen)) : "", name_of(manifest.dtype)));
+  line("optimizer", text_of(manifest.state));
   line("step", fmt::format("{} ({} applied, {} skipped)", run.step, run.applied_steps, run.skipped_steps));
   line("loss scale", fmt::format("{:g}", run.loss_scaler.scale));
   line("data", fmt::format("{}; {} samples of {} tokens a step, seed {}; next: sample {} of epoch {}", run.data, run.global_batch,

@@ -4,6 +4,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
@@ -16,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "spillway-checkpoint";
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;  // 1: of Adam with fp32 moments; may be silent about it
 constexpr int kDeepest = 8;  // nesting of a manifest; serialising is recursive
 
 // What the file says of data and configuration need not be UTF-8.
@@ -57,9 +58,12 @@ Json run_json(const RunState& run) {
           {"config", run.config_json}};
 }
 
-Json tensor_json(const TensorEntry& tensor) {
+// A program that knows no other state can read this.
+std::int64_t version_of(const StateFormat& state) { return state == StateFormat{} ? 1 : kVersion; }
+
+Json tensor_json(const Manifest& manifest, const TensorEntry& tensor) {
   Json hashes = Json::object();
-  for (const StateSection section : sections_of(tensor.frozen)) {
+  for (const StateSection section : manifest.sections_of(tensor)) {
     hashes[std::string(name_of(section))] = hex64(tensor.hashes[static_cast<std::size_t>(section)]);
   }
   return {{"name", tensor.name}, {"shape", tensor.shape}, {"frozen", tensor.frozen}, {"hashes", hashes}};
@@ -84,6 +88,7 @@ class Fields {
     if (!at(name).is_number()) bad(path_to(name), "a number");
     return at(name).get<double>();
   }
+  bool has(const char* name) const { return json_.contains(name); }
   bool boolean(const char* name) const {
     if (!at(name).is_boolean()) bad(path_to(name), "true or false");
     return at(name).get<bool>();
@@ -166,10 +171,25 @@ DType read_dtype(const Fields& fields) {
   fields.bad("dtype", "fp32, bf16 or fp16");
 }
 
+StateFormat read_state(const Fields& fields) {
+  StateFormat state;
+  if (!fields.has("optimizer")) return state;
+  const Fields optimizer = fields.object("optimizer");
+  const std::string kind = optimizer.text("kind"), moments = optimizer.text("moments");
+  std::vector<std::string_view> kinds, formats;
+  for (int k = 0; k < kOptimizerKinds; ++k) kinds.push_back(traits_of(static_cast<OptimizerKind>(k)).name);
+  for (int f = 0; f < kMomentFormats; ++f) formats.push_back(name_of(static_cast<MomentFormat>(f)));
+  const auto found = std::ranges::find(kinds, kind);
+  const auto format = std::ranges::find(formats, moments);
+  if (found == kinds.end()) optimizer.bad(optimizer.path_to("kind"), fmt::format("one of {}", fmt::join(kinds, ", ")));
+  if (format == formats.end()) optimizer.bad(optimizer.path_to("moments"), fmt::format("one of {}", fmt::join(formats, ", ")));
+  return {static_cast<OptimizerKind>(found - kinds.begin()), static_cast<MomentFormat>(format - formats.begin())};
+}
+
 // Sizes up to this cannot overflow when multiplied by the size of an element.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 58;
 
-TensorEntry read_tensor(const Fields& fields) {
+TensorEntry read_tensor(const Fields& fields, const Manifest& manifest) {
   TensorEntry tensor;
   tensor.name = fields.text("name");
   tensor.frozen = fields.boolean("frozen");
@@ -182,7 +202,7 @@ TensorEntry read_tensor(const Fields& fields) {
     tensor.shape.push_back(extent);
   }
   const Fields hashes = fields.object("hashes");
-  for (const StateSection section : sections_of(tensor.frozen)) {
+  for (const StateSection section : manifest.sections_of(tensor)) {
     tensor.hashes[static_cast<std::size_t>(section)] = hashes.hex(std::string(name_of(section)).c_str());
   }
   return tensor;
@@ -206,7 +226,7 @@ Piece read_piece(const Fields& fields, const Manifest& manifest, const TensorInd
   piece.tensor = tensor->second;
   const TensorEntry& entry = manifest.tensors[piece.tensor];
   const std::string section = fields.text("section");
-  const auto sections = sections_of(entry.frozen);
+  const auto sections = manifest.sections_of(entry);
   const auto found = std::ranges::find_if(sections, [&](StateSection s) { return name_of(s) == section; });
   if (found == sections.end()) fields.bad(fields.path_to("section"), "a section of this tensor");
   piece.section = *found;
@@ -235,8 +255,8 @@ Json parse_document(std::string_view text, const std::string& file) {
   if (fields.text("format") != kFormat) {
     throw IoError(fmt::format("[checkpoint] read {}: it is not the manifest of a Spillway checkpoint; name the folder of one", file));
   }
-  if (const std::int64_t version = fields.integer("version"); version != kVersion) {
-    throw IoError(fmt::format("[checkpoint] read {}: version {} of the format is unknown, this program reads version {}; use the "
+  if (const std::int64_t version = fields.integer("version"); version < 1 || version > kVersion) {
+    throw IoError(fmt::format("[checkpoint] read {}: version {} of the format is unknown, this program reads versions 1 to {}; use the "
                               "program that wrote it",
                               file, version, kVersion));
   }
@@ -272,9 +292,10 @@ std::uint64_t state_hash_of(const std::vector<TensorEntry>& tensors, std::int64_
 
 std::string to_json(const Manifest& manifest) {
   Json json = {{"format", kFormat},
-               {"version", kVersion},
+               {"version", version_of(manifest.state)},
                {"model", model_json(manifest.model)},
                {"dtype", name_of(manifest.dtype)},
+               {"optimizer", {{"kind", traits_of(manifest.state.kind).name}, {"moments", name_of(manifest.state.moments)}}},
                {"state_hash", hex64(manifest.state_hash)},
                {"run", run_json(manifest.run)},
                {"written_by",
@@ -282,7 +303,7 @@ std::string to_json(const Manifest& manifest) {
                  {"world_size", manifest.run.world_size},
                  {"zero_stage", manifest.run.zero_stage}}}};
   Json& tensors = json["tensors"] = Json::array();
-  for (const TensorEntry& tensor : manifest.tensors) tensors.push_back(tensor_json(tensor));
+  for (const TensorEntry& tensor : manifest.tensors) tensors.push_back(tensor_json(manifest, tensor));
   Json& files = json["files"] = Json::array();
   for (const FileEntry& file : manifest.files) files.push_back({{"name", file.name}, {"bytes", file.bytes}});
   Json& pieces = json["pieces"] = Json::array();
@@ -306,12 +327,13 @@ Manifest parse_manifest(std::string_view text, const std::string& file) {
   Manifest manifest;
   manifest.model = read_model(fields.object("model"));
   manifest.dtype = read_dtype(fields);
+  manifest.state = read_state(fields);
   manifest.run = read_run(fields.object("run"), fields.object("written_by"));
   manifest.state_hash = fields.hex("state_hash");
   TensorIndex index;
   for (const Json& tensor : fields.array("tensors")) {
     const Fields entry(tensor, fmt::format("tensors[{}]", manifest.tensors.size()), file);
-    manifest.tensors.push_back(read_tensor(entry));
+    manifest.tensors.push_back(read_tensor(entry, manifest));
     if (!index.emplace(manifest.tensors.back().name, manifest.tensors.size() - 1).second) entry.bad(entry.path_to("name"), "unique");
   }
   for (const Json& entry : fields.array("files")) {

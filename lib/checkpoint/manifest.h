@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +24,7 @@ inline constexpr std::int64_t kMaxPieceElements = 1 << 20;
 // Everything but the tensors that a run needs in order to go on.
 struct RunState {
   std::int64_t step = 0;           // steps done, skipped ones included
-  std::int64_t applied_steps = 0;  // updates applied: Adam's count
+  std::int64_t applied_steps = 0;  // updates applied: the optimizer's count
   std::int64_t skipped_steps = 0;
   LossScalerState loss_scaler;
   std::uint64_t seed = 0;
@@ -75,13 +76,15 @@ struct Piece {
 struct Manifest {
   ModelSpec model;
   DType dtype = DType::f32;     // of the weights
+  StateFormat state;            // of the optimizer
   RunState run;
   std::uint64_t state_hash = 0;  // combine_state_hash() of all tensors' hashes
   std::vector<TensorEntry> tensors;
   std::vector<FileEntry> files;
   std::vector<Piece> pieces;
 
-  DType dtype_of(const Piece& piece) const { return spillway::dtype_of(piece.section, dtype); }
+  std::span<const StateSection> sections_of(const TensorInfo& tensor) const { return spillway::sections_of(state.kind, tensor.frozen); }
+  DType dtype_of(const Piece& piece) const { return spillway::dtype_of(piece.section, dtype, state.moments); }
   std::int64_t bytes_of(const Piece& piece) const { return piece.num_elements() * size_of(dtype_of(piece)); }
 };
 

@@ -12,8 +12,8 @@ namespace spillway::checkpoint {
 
 namespace {
 
-// Bytes that are hashed, checksummed and copied while they are in the cache.
-constexpr std::size_t kChunkBytes = 256 * 1024;
+// Values that are hashed, checksummed and copied while they are in the cache.
+constexpr std::int64_t kChunkElements = 64 * 1024;
 
 }  // namespace
 
@@ -23,25 +23,26 @@ std::int64_t RankLayout::largest_item_bytes() const {
   return largest;
 }
 
-RankLayout make_rank_layout(DType dtype, std::vector<TensorInfo> tensors, std::vector<SnapshotItem> items) {
+RankLayout make_rank_layout(DType dtype, const StateFormat& state, std::vector<TensorInfo> tensors, std::vector<SnapshotItem> items) {
   std::map<std::string_view, std::size_t> index;
   for (std::size_t t = 0; t < tensors.size(); ++t) index.emplace(tensors[t].name, t);
-  RankLayout layout{dtype, {}, {}, {}, {}, {}, 0};
+  RankLayout layout{dtype, state, {}, {}, {}, {}, {}, 0};
   Manifest names;  // for key_of()
   for (const TensorInfo& tensor : tensors) names.tensors.push_back({tensor, {}});
 
   std::vector<SafetensorsEntry> entries;
   std::int64_t data_bytes = 0;
   for (const SnapshotItem& item : items) {
+    assert(item.frozen || item.layout.format == state);
     layout.first_piece.push_back(layout.pieces.size());
-    for (const StateSection section : sections_of(item.frozen)) {
+    for (const StateSection section : sections_of(state.kind, item.frozen)) {
+      const DType stored = dtype_of(section, dtype, state.moments);
       for (const StateRange& range : item.ranges) {
         assert(index.contains(range.param));
         const std::size_t tensor = index.at(range.param);
         assert(tensors[tensor].frozen == item.frozen);
         for (std::int64_t begin = range.begin; begin < range.end; begin += kMaxPieceElements) {
           const std::int64_t end = std::min(range.end, begin + kMaxPieceElements);
-          const DType stored = dtype_of(section, dtype);
           const Piece piece{tensor, section, begin, end, 0, 0};
           const std::int64_t bytes = piece.num_elements() * size_of(stored);
           entries.push_back({key_of(names, piece), stored, {piece.num_elements()}, data_bytes, data_bytes + bytes});
@@ -103,30 +104,28 @@ RankFile::RankFile(const RankLayout& layout, const std::string& path, std::span<
 }
 
 void RankFile::add(std::size_t item, std::span<const std::byte> bytes) {
-  const auto section_bytes = static_cast<std::size_t>(layout_.items[item].section_bytes);
-  std::size_t start = 0, at = 0;
-  for (std::size_t p = layout_.first_piece[item]; p < layout_.first_piece[item + 1]; ++p) {
-    const Piece& piece = layout_.pieces[p];
-    if (p > layout_.first_piece[item] && piece.section != layout_.pieces[p - 1].section) at = start += section_bytes;
-    const auto size = static_cast<std::size_t>(piece.num_elements() * size_of(dtype_of(piece.section, layout_.dtype)));
-    add_piece(p, bytes.subspan(at, size));
-    at += size;
+  std::size_t piece = layout_.first_piece[item];
+  for (const StateSection section : sections_of(layout_.state.kind, layout_.items[item].frozen)) {
+    SectionValues values(layout_.items[item], section, layout_.dtype, bytes);
+    std::int64_t first = 0;
+    for (; piece < layout_.first_piece[item + 1] && layout_.pieces[piece].section == section; ++piece) {
+      add_piece(piece, values, first);
+      first += layout_.pieces[piece].num_elements();
+    }
   }
 }
 
-void RankFile::add_piece(std::size_t index, std::span<const std::byte> bytes) {
+void RankFile::add_piece(std::size_t index, SectionValues& values, std::int64_t first) {
   Piece& piece = contribution_.pieces[index];
-  const DType dtype = dtype_of(piece.section, layout_.dtype);
   const std::string& name = layout_.tensors[piece.tensor].name;
   std::uint64_t& hash = contribution_.hashes[piece.tensor][static_cast<std::size_t>(piece.section)];
   Hasher checksum;
-  for (std::int64_t begin = piece.begin; !bytes.empty();) {
-    const auto chunk = bytes.first(std::min(bytes.size(), kChunkBytes));
+  for (std::int64_t begin = piece.begin; begin < piece.end;) {
+    const auto chunk = values.from(first + begin - piece.begin, std::min(kChunkElements, piece.end - begin));
     checksum.add(chunk);
-    hash += section_hash(name, piece.section, dtype, begin, chunk);
+    hash += section_hash(name, piece.section, values.dtype(), begin, chunk);
     file_.append(chunk);
-    begin += static_cast<std::int64_t>(chunk.size()) / size_of(dtype);
-    bytes = bytes.subspan(chunk.size());
+    begin += static_cast<std::int64_t>(chunk.size()) / size_of(values.dtype());
   }
   piece.checksum = checksum.value();
 }

@@ -17,6 +17,7 @@ namespace spillway::checkpoint {
 // The file of one rank, but for the values.
 struct RankLayout {
   DType dtype;
+  StateFormat state;
   std::vector<TensorInfo> tensors;      // of the model
   std::vector<SnapshotItem> items;      // of this rank, in the order in which they come
   std::vector<Piece> pieces;            // in the order of the file; `file` and `checksum` are open
@@ -27,7 +28,7 @@ struct RankLayout {
   std::int64_t largest_item_bytes() const;
 };
 
-RankLayout make_rank_layout(DType dtype, std::vector<TensorInfo> tensors, std::vector<SnapshotItem> items);
+RankLayout make_rank_layout(DType dtype, const StateFormat& state, std::vector<TensorInfo> tensors, std::vector<SnapshotItem> items);
 
 // What a rank says of its file when it is on disk.
 struct Contribution {
@@ -54,7 +55,8 @@ class RankFile {
   bool buffered() const { return file_.buffered(); }
 
  private:
-  void add_piece(std::size_t piece, std::span<const std::byte> bytes);
+  // Whose first value is element `first` of the item.
+  void add_piece(std::size_t piece, SectionValues& values, std::int64_t first);
 
   const RankLayout& layout_;
   SequentialFile file_;

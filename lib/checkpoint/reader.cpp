@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/hash.h"
+#include "base/state_format.h"
 #include "base/values.h"
 #include "checkpoint/differences.h"
 #include "checkpoint/safetensors.h"
@@ -95,6 +96,13 @@ void Reader::check_model(const ModelSpec& model, DType dtype) const {
                             folder_, manifest_.model.name, model.name, found[0].field, found[0].first, found[0].second));
 }
 
+void Reader::check_optimizer(const StateFormat& state) const {
+  if (manifest_.state == state) return;
+  throw IoError(fmt::format("[checkpoint] use {} with another optimizer: its state is that of {}, this run's would be that of {}; set optimizer.type and "
+                            "spillway.moments to what the checkpoint has, or name another checkpoint",
+                            folder_, text_of(manifest_.state), text_of(state)));
+}
+
 std::size_t Reader::tensor_index(const std::string& param) const {
   const auto found = tensors_.find(param);
   if (found == tensors_.end()) {
@@ -111,11 +119,15 @@ void Reader::read(const std::string& param, StateSection section, std::int64_t b
     throw IoError(fmt::format("[checkpoint] read elements {} to {} of '{}' from {}: it has {}; name a checkpoint of this model", begin,
                               begin + count, param, folder_, entry.num_elements()));
   }
+  if (is_moment(section) && moment_of(manifest_.state.kind, section) < 0) {
+    throw IoError(fmt::format("[checkpoint] read the {} of '{}' from {}: its state is that of {}, which has none; name a checkpoint of the same optimizer",
+                              name_of(section), param, folder_, text_of(manifest_.state)));
+  }
   if (!entry.frozen) {
     const bool weight = section == StateSection::weight;
     read_stored(tensor, weight ? StateSection::master : section, begin, out);
     if (weight) round_values(manifest_.dtype, out);
-  } else if (section == StateSection::exp_avg || section == StateSection::exp_avg_sq) {
+  } else if (is_moment(section)) {
     std::ranges::fill(out, 0.0f);
   } else {
     read_stored(tensor, StateSection::weight, begin, out);

@@ -29,6 +29,9 @@ class Reader : public StateSource {
   // Throws IoError naming the field in which the model of the checkpoint differs (its name aside), or its dtype.
   void check_model(const ModelSpec& model, DType dtype) const;
 
+  // Throws IoError naming both if the state kept in the checkpoint is another optimizer's, or in another format.
+  void check_optimizer(const StateFormat& state) const;
+
   void read(const std::string& param, StateSection section, std::int64_t begin, std::span<float> out) override;
 
   // The bytes of a piece, verified; valid until the next call of any member. The last piece is kept.
@@ -37,7 +40,7 @@ class Reader : public StateSource {
  private:
   void check_files();
   std::size_t tensor_index(const std::string& param) const;
-  // Reads what is stored: master, moments or weight.
+  // Reads what is stored: master, a moment or weight.
   void read_stored(std::size_t tensor, StateSection section, std::int64_t begin, std::span<float> out);
   std::string path_of(std::size_t file) const { return folder_ + "/" + manifest_.files[file].name; }
 

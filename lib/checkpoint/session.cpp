@@ -132,6 +132,7 @@ Manifest Session::manifest_of_ranks(const std::vector<std::string>& contribution
   Manifest manifest;
   manifest.model = options_.model;
   manifest.dtype = options_.dtype;
+  manifest.state = options_.state;
   manifest.run = run_;
   for (const TensorInfo& tensor : options_.tensors) manifest.tensors.push_back({tensor, {}});
   for (std::size_t rank = 0; rank < contributions.size(); ++rank) {

@@ -29,6 +29,7 @@ struct WriterOptions {
   std::string root;                 // the folder checkpoints go to; on several machines on a file system they share
   ModelSpec model;
   DType dtype = DType::f32;         // of weights
+  StateFormat state;                // of the optimizer
   std::vector<TensorInfo> tensors;  // of the model, on all ranks alike
   int keep = 0;                     // complete checkpoints to keep, the new one included; 0: all
 };

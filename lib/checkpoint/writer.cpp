@@ -36,7 +36,7 @@ Writer::Writer(WriterOptions options, std::unique_ptr<Communicator> communicator
                std::span<std::byte> staging)
     : options_(std::move(options)),
       communicator_(std::move(communicator)),
-      layout_(make_rank_layout(options_.dtype, options_.tensors, std::move(items))),
+      layout_(make_rank_layout(options_.dtype, options_.state, options_.tensors, std::move(items))),
       staging_(staging),
       totals_(open_root()) {
   assert(reinterpret_cast<std::uintptr_t>(staging.data()) % SequentialFile::kAlignment == 0);

@@ -131,17 +131,17 @@ std::optional<std::string> read_path(const Value& value, const Place& place) {
   return *text;
 }
 
-std::optional<std::vector<double>> read_numbers(const Range& range, const Value& value, const Place& place) {
+std::optional<std::array<double, 2>> read_numbers(const Range& range, const Value& value, const Place& place) {
   const Array* list = std::get_if<Array>(&value.data);
   if (list == nullptr || list->size() != 2) {
     expected("a list of two numbers", value, place);
     return std::nullopt;
   }
-  std::vector<double> numbers;
-  for (const Value& element : *list) {
-    const std::optional<double> x = read_finite(range, element, place);
+  std::array<double, 2> numbers{};
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const std::optional<double> x = read_finite(range, (*list)[i], place);
     if (!x) return std::nullopt;
-    numbers.push_back(*x);
+    numbers[i] = *x;
   }
   return numbers;
 }
@@ -228,8 +228,9 @@ struct Writing {
   Value operator()(const Elements& slot) const { return (*this)(slot.elements); }
   Value operator()(const Path& slot) const { return (*this)(slot.path); }
   Value operator()(const Numbers& slot) const {
+    if (!*slot.numbers) return {};
     Array list;
-    for (const double x : *slot.numbers) list.emplace_back().data = x;
+    for (const double x : **slot.numbers) list.emplace_back().data = x;
     return {std::move(list)};
   }
   Value operator()(const Strings& slot) const {

@@ -1,6 +1,7 @@
 // One typed slot that a configuration key binds to, and the two directions between it and JSON.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -19,7 +20,7 @@ namespace spillway::config {
 struct Bytes { std::optional<std::int64_t>* bytes; };       // 50331648 or "48MiB"
 struct Elements { std::int64_t* elements; };                // 4194304, 4e6 or "4Mi"; a fraction is cut off
 struct Path { std::optional<std::string>* path; };          // "/swap", or a list of one
-struct Numbers { std::vector<double>* numbers; };           // a list of two
+struct Numbers { std::optional<std::array<double, 2>>* numbers; };  // a list of two
 struct Strings { std::vector<std::string>* strings; };      // a list of strings, or one string; none is empty
 struct Word { std::string* word; std::span<const std::string_view> words; };
 struct OptionalWord { std::optional<std::string>* word; std::span<const std::string_view> words; };

@@ -1,5 +1,7 @@
 #include "config/key_table.h"
 
+#include "config/optimizer_rules.h"
+
 namespace spillway::config {
 
 namespace {
@@ -7,11 +9,11 @@ namespace {
 using S = Settings;
 using F = Field;
 
-constexpr std::string_view kOptimizers[] = {"AdamW", "Adam"};
 constexpr std::string_view kSchedules[] = {"", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};  // by ScheduleKind
 constexpr std::string_view kWarmupShapes[] = {"log", "linear"};
 constexpr std::string_view kDevices[] = {"none", "cpu", "nvme"};         // by OffloadDevice
 constexpr std::string_view kCommunication[] = {"", "fp16", "bf16", "fp32"};  // by CommunicationType
+constexpr std::string_view kMoments[] = {"fp32", "bf16", "8bit"};       // by MomentFormat
 constexpr std::string_view kPlacements[] = {"exact", "fill"};            // by PlacementPolicy
 constexpr std::string_view kOrders[] = {"micro_batch_major"};            // by AccumulationOrder
 constexpr std::string_view kIoEngines[] = {"auto", "io_uring", "libaio", "threads"};
@@ -49,7 +51,7 @@ constexpr Kind kAnything = Kind::any;
 
 constexpr std::string_view kPlanned = "every transfer and its buffer is planned before step 1";
 constexpr std::string_view kGathered = "weights that ranks update in parts are always all-gathered";
-constexpr std::string_view kFp32State = "master weights, gradients and moments are always fp32";
+constexpr std::string_view kFp32State = "master weights and sums of gradients are always fp32";
 constexpr std::string_view kCompressed = "compressed communication is not supported; leave it out";
 constexpr std::string_view kGroups = "MiCS is not supported; zero_hpz_partition_size shards within groups of ranks";
 constexpr std::string_view kCheckpoint = "Spillway's own checkpoint format serves any world size and stage";
@@ -106,26 +108,35 @@ constexpr Key kTable[] = {
     no_effect("bf16.loss_scale_window", kNumber, "1000", kBf16Scale),
     no_effect("bf16.hysteresis", kNumber, "2", kBf16Scale),
     no_effect("bf16.min_loss_scale", kNumber, "1", kBf16Scale),
-    refused("bf16.bf16_master_weights_and_grads", kBool, "false", kFp32State),
-    refused("bf16.bf16_optimizer_states", kBool, "false", kFp32State),
+    refused("bf16.bf16_master_weights_and_grads", kBool, "false",
+            "master weights stay fp32, since a bf16 master loses every update below 2^-8 of its size; leave it out: bf16_optimizer_states "
+            "does not need it, and spillway.moments \"8bit\" saves more bytes than both"),
+    used("bf16.bf16_optimizer_states", kAny, [](S& s) -> F { return &s.bf16_optimizer_states; },
+         "true: moments in bf16, as spillway.moments has it"),
     refused("torch_autocast", kAnything, "null", "choose the precision with fp16.enabled or bf16.enabled"),
     refused("amp", kAnything, "null", "choose the precision with fp16.enabled or bf16.enabled"),
 
     // Optimizer
     section("optimizer"),
-    used("optimizer.type", kAny, [](S& s) -> F { return Word{&s.config.optimizer.type, kOptimizers}; }),
+    used("optimizer.type", kAny, [](S& s) -> F { return Word{&s.config.optimizer.type, optimizer_types()}; }),
     no_effect("optimizer.legacy_fusion", kBool, "false", "there is one fused implementation"),
     section("optimizer.params"),
-    used("optimizer.params.lr", at_least(0), [](S& s) -> F { return &s.config.optimizer.learning_rate; }),
-    used("optimizer.params.betas", kDecay, [](S& s) -> F { return Numbers{&s.betas}; }),
-    used("optimizer.params.eps", at_least(0), [](S& s) -> F { return &s.config.optimizer.epsilon; }),
-    used("optimizer.params.weight_decay", at_least(0), [](S& s) -> F { return &s.config.optimizer.weight_decay; }),
-    used("optimizer.params.bias_correction", kAny, [](S& s) -> F { return &s.config.optimizer.bias_correction; }),
-    used("optimizer.params.adam_w_mode", kAny, [](S& s) -> F { return &s.adam_w_mode; },
+    used("optimizer.params.lr", at_least(0), [](S& s) -> F { return &s.optimizer.lr; }),
+    used("optimizer.params.betas", kDecay, [](S& s) -> F { return Numbers{&s.optimizer.betas}; }),
+    used("optimizer.params.eps", at_least(0), [](S& s) -> F { return &s.optimizer.eps; }),
+    used("optimizer.params.weight_decay", at_least(0), [](S& s) -> F { return &s.optimizer.weight_decay; }),
+    used("optimizer.params.bias_correction", kAny, [](S& s) -> F { return &s.optimizer.bias_correction; }),
+    used("optimizer.params.adam_w_mode", kAny, [](S& s) -> F { return &s.optimizer.adam_w_mode; },
          "Adam means AdamW unless this is false"),
+    used("optimizer.params.momentum", at_least(0), [](S& s) -> F { return &s.optimizer.momentum; }),
+    used("optimizer.params.dampening", kShare, [](S& s) -> F { return &s.optimizer.dampening; }),
+    used("optimizer.params.nesterov", kAny, [](S& s) -> F { return &s.optimizer.nesterov; }),
+    used("optimizer.params.lr_decay", at_least(0), [](S& s) -> F { return &s.optimizer.lr_decay; }),
+    used("optimizer.params.initial_accumulator_value", at_least(0), [](S& s) -> F { return &s.optimizer.initial_accumulator_value; }),
     refused("optimizer.params.amsgrad", kBool, "false", "AMSGrad is not implemented (DeepSpeed ignores it on the CPU)"),
     no_effect("optimizer.params.torch_adam", kBool, "false", "the update follows PyTorch's order of operations anyway"),
-    refused("optimizer.params.fp32_optimizer_states", kBool, "true", kFp32State),
+    used("optimizer.params.fp32_optimizer_states", kAny, [](S& s) -> F { return &s.fp32_optimizer_states; },
+         "false: moments in bf16, as spillway.moments has it"),
     refused("optimizer.params.max_grad_norm", kNumber, "null", "use the top-level key gradient_clipping instead"),
     no_effect("zero_allow_untested_optimizer", kBool, "false", "every optimizer offered here is tested"),
     no_effect("zero_force_ds_cpu_optimizer", kBool, "true", "there is one optimizer implementation"),
@@ -325,6 +336,8 @@ constexpr Key kTable[] = {
          "steps between comparisons of the ranks' state; 0: never"),
     used("spillway.checkpoint_memory", kAny, [](S& s) -> F { return Bytes{&s.config.spillway.checkpoint_memory}; },
          "unset: so much that a save stops training for a step at most"),
+    used("spillway.moments", kAny, [](S& s) -> F { return choice(s.moments, kMoments); },
+         "how the optimizer's moments are kept; all but fp32 rounded stochastically"),
     used("spillway.profile", kAny, [](S& s) -> F { return &s.config.spillway.profile; },
          "empty: rates are measured at start"),
 };

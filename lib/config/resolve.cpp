@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "config/batch_triangle.h"
+#include "config/optimizer_rules.h"
 
 namespace spillway::config {
 
@@ -23,7 +24,7 @@ class Resolver {
     precision();
     loss_scale();
     communication();
-    optimizer();
+    resolve_optimizer(settings_, provenance_, problems_);
     schedule();
     legacy_offload();
     offload_param();
@@ -99,23 +100,6 @@ class Resolver {
       case DType::f32: settings_.communication = CommunicationType::fp32; break;
     }
     provenance_.mark_derived(path);
-  }
-
-  void optimizer() {
-    OptimizerConfig& optimizer = config_.optimizer;
-    optimizer.beta1 = settings_.betas[0];
-    optimizer.beta2 = settings_.betas[1];
-    if (!provenance_.is_set("optimizer")) {
-      warning("optimizer", fmt::format("no optimizer is given; using AdamW with lr {}, betas [{}, {}], eps {}, "
-                                       "weight_decay {}", optimizer.learning_rate, optimizer.beta1, optimizer.beta2,
-                                       optimizer.epsilon, optimizer.weight_decay));
-    }
-    constexpr std::string_view mode = "optimizer.params.adam_w_mode";
-    if (optimizer.type == "AdamW" && !settings_.adam_w_mode) {
-      warning(mode, "has no effect on AdamW, which always decouples weight decay; use type Adam for L2 decay");
-      settings_.adam_w_mode = true;
-    }
-    optimizer.decoupled_decay = settings_.adam_w_mode;
   }
 
   // The slot of a schedule's parameter: its value when given, else `otherwise`.

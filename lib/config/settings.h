@@ -2,18 +2,33 @@
 // bind to. Most keys are a field of Config itself; the others stand beside it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "spillway/config.h"
 
 namespace spillway::config {
 
 enum class CommunicationType : std::uint8_t { as_model, fp16, bf16, fp32 };
+
+// optimizer.params. Unset: the default of the optimizer in use; stays unset when that optimizer does not take it.
+struct OptimizerParameters {
+  std::optional<double> lr{};
+  std::optional<std::array<double, 2>> betas{};
+  std::optional<double> eps{};
+  std::optional<double> weight_decay{};
+  std::optional<bool> bias_correction{};
+  std::optional<bool> adam_w_mode{};
+  std::optional<double> momentum{};
+  std::optional<double> dampening{};
+  std::optional<bool> nesterov{};
+  std::optional<double> lr_decay{};
+  std::optional<double> initial_accumulator_value{};
+};
 
 struct Settings {
   Config config;
@@ -27,8 +42,10 @@ struct Settings {
   double loss_scale = 0.0;  // 0: dynamic
   CommunicationType communication = CommunicationType::as_model;
 
-  std::vector<double> betas = {0.9, 0.999};
-  bool adam_w_mode = true;
+  OptimizerParameters optimizer;
+  MomentFormat moments = MomentFormat::f32;
+  std::optional<bool> bf16_optimizer_states;
+  std::optional<bool> fp32_optimizer_states;
 
   // Unset: the default of the schedule in use; stays unset when that schedule does not read it.
   std::optional<double> warmup_min_lr;

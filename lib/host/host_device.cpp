@@ -1,6 +1,7 @@
 // The CPU as a device: arenas are mappings, streams are threads, kernels run on the process's workers.
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/arena.h"
@@ -26,8 +27,10 @@ class HostDevice final : public Device {
   std::string_view name() const override { return "host"; }
   std::optional<std::int64_t> free_memory() const override { return std::nullopt; }
 
-  std::byte* allocate_arena(std::int64_t bytes) override { return allocate("device arena", bytes, Pin::no); }
-  std::byte* allocate_pinned(std::int64_t bytes) override { return allocate("pinned arena", bytes, Pin::yes); }
+  std::byte* allocate_arena(std::int64_t bytes) override { return allocate("device arena", bytes, Pin::no, {}); }
+  std::byte* allocate_pinned(std::int64_t bytes, std::span<const ByteRange> stretches) override {
+    return allocate("pinned arena", bytes, Pin::yes, stretches);
+  }
 
   std::unique_ptr<Stream> make_stream(std::string_view name) override {
     // Streams differ in their delays.
@@ -40,8 +43,8 @@ class HostDevice final : public Device {
   std::int64_t now_ns() const override { return host::monotonic_ns(); }
 
  private:
-  std::byte* allocate(std::string_view purpose, std::int64_t bytes, Pin pin) {
-    return arenas_.emplace_back(purpose, bytes, pin).data();
+  std::byte* allocate(std::string_view purpose, std::int64_t bytes, Pin pin, std::span<const ByteRange> stretches) {
+    return arenas_.emplace_back(purpose, bytes, pin, stretches).data();
   }
 
   const HostDeviceOptions options_;

@@ -79,8 +79,8 @@ class HostOps final : public Ops {
   void sum_pieces(Stream& s, const SumPieces& op) override {
     enqueue(s, [op] { host::sum_pieces(op); });
   }
-  void adam(Stream& s, const AdamTile& tile, const AdamParams& params) override {
-    enqueue(s, [tile, params] { host::adam(tile, params); });
+  void optimizer_update(Stream& s, const OptimizerTile& tile, const OptimizerParams& params) override {
+    enqueue(s, [tile, params] { optimizer_update_parallel(tile, params); });
   }
 };
 

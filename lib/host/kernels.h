@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "spillway/cpu_adam.h"
 #include "spillway/dtype.h"
 #include "spillway/ops.h"
 
@@ -48,8 +47,6 @@ std::int64_t loss_head_scratch_bytes(DType dtype, const LossHeadDims& dims);
 void round(const float* from, void* to, DType dtype, std::int64_t n);
 void sum_pieces(const SumPieces& op);
 
-// accumulate_on_host() and finalize_gradient_on_host() of spillway/ops.h are the other two kernels.
-
-void adam(const AdamTile& tile, const AdamParams& params);
+// accumulate_on_host() and finalize_gradient_on_host() of spillway/ops.h and optimizer_update_parallel() are the others.
 
 }  // namespace spillway::host

@@ -50,7 +50,8 @@ void add_tile(const Placement& placement, const TileRange& range, std::size_t in
   LayerPlan& layer = plan.layers[static_cast<std::size_t>(range.layer)];
   const int number = layer.num_tiles++;
   if (number == 0) layer.first_tile = static_cast<int>(index);
-  TilePlan tile{range.layer, range.elements.begin, range.elements.end, placement.tiles[index], -1, -1, -1, -1};
+  TilePlan tile{range.layer, range.elements.begin, range.elements.end, placement.tiles[index], -1, -1, -1, -1,
+                state_layout(plan.request.state, range.elements.size())};
   tile.state_buffer = add_persistent(plan, fmt::format("state of tile {} of {}", number, layer.name), tile.tier,
                                      Owner::optimizer_state, tile.state_bytes());
   if (tile.tier == Tier::nvme) {
@@ -114,16 +115,21 @@ void add_statistics(Plan& plan) {
 }
 
 void add_maintenance(Plan& plan) {
-  std::int64_t state = 0, weights = 0;
-  for (const TilePlan& tile : plan.tiles) state = std::max(state, tile.state_bytes());
+  std::int64_t state = 0, moments = 0, weights = 0;
+  const std::int64_t decoded = plan.request.state.moments == MomentFormat::f32 ? 0 : plan.request.state.num_moments();
+  for (const TilePlan& tile : plan.tiles) {
+    state = std::max(state, tile.state_bytes());
+    moments = std::max(moments, decoded * round_up(tile.num_elements() * 4, 4096));
+  }
   for (const WeightsChunk& chunk : plan.weights_chunks) {
     // Values as f32, then rounded.
     weights = std::max(weights, round_up(chunk.num_elements() * size_of(plan.request.dtype), 4096));
     state = std::max(state, round_up(chunk.num_elements() * 4, 4096));
   }
+  plan.maintenance_moments_bytes = moments;
   plan.maintenance_weights_bytes = weights;
   plan.maintenance_buffer =
-      add_transient(plan, "one tile, between steps", Tier::host, Owner::staging, state + weights);
+      add_transient(plan, "one tile, between steps", Tier::host, Owner::staging, state + moments + weights);
 }
 
 }  // namespace

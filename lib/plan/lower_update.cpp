@@ -107,7 +107,7 @@ void UpdateLowering::update(int t) {
   const Tier here = layer.update_on_device ? Tier::device : Tier::host;
   const int state = tile.tier == Tier::nvme ? ring_[static_cast<std::size_t>(t)] : tile.state_buffer;
   Task task = make_task(TaskKind::update_tile, layer.update_on_device ? Lane::compute : Lane::cpu, tile.layer, -1,
-                        tile.num_elements() * (24 + gradient_width + width),
+                        state_traffic(tile.layout.format, tile.num_elements()) + tile.num_elements() * (gradient_width + width),
                         {update_of(plan_, state, Role::state),
                          part(read_of(plan_, layer.gradient_buffer, Role::gradient), (tile.begin - layer.owned.begin) * gradient_width,
                               (tile.end - layer.owned.begin) * gradient_width),

@@ -8,8 +8,6 @@ namespace spillway {
 
 namespace {
 
-constexpr std::int64_t kStateBytes = 12;  // per element: f32 master and two f32 moments
-
 Tier tier_of(OffloadDevice device) {
   switch (device) {
     case OffloadDevice::none: return Tier::device;
@@ -122,7 +120,8 @@ bool sink_from_device(const PlanRequest& request, const std::vector<TileRange>& 
       for (std::size_t u = 0; u < tiles.size(); ++u) {
         if (tiles[u].layer == static_cast<int>(l)) placement.tiles[u] = Tier::host;
       }
-      excess -= trainable(request.layers[l]) / partition_of(request).partition * (kStateBytes + size_of(request.wire));
+      const std::int64_t owned = trainable(request.layers[l]) / partition_of(request).partition;
+      excess -= state_layout(request.state, owned).bytes + owned * size_of(request.wire);
     }
   }
   if (request.offload_param != OffloadDevice::none) {
@@ -143,7 +142,7 @@ bool sink_from_host(const PlanRequest& request, const std::vector<TileRange>& ti
     for (std::size_t t = tiles.size(); t-- > 0 && excess > 0;) {
       if (placement.tiles[t] != Tier::host) continue;
       placement.tiles[t] = Tier::nvme;
-      excess -= tiles[t].elements.size() * kStateBytes;
+      excess -= state_layout(request.state, tiles[t].elements.size()).bytes;
     }
   }
   if (request.offload_param == OffloadDevice::nvme) {

@@ -29,8 +29,14 @@ Plan lower_and_allocate(const PlanRequest& request, const Placement& placement, 
   return plan;
 }
 
+void add_format(Hasher& hasher, const StateFormat& format) {
+  hasher.add(static_cast<std::int64_t>(format.kind));
+  hasher.add(static_cast<std::int64_t>(format.moments));
+}
+
 std::uint64_t hash_of(const Plan& plan) {
   Hasher hasher;
+  add_format(hasher, plan.request.state);
   for (const Program* program : {&plan.step, &plan.evaluation}) {
     for (const Task& task : program->tasks) {
       for (const int value : {static_cast<int>(task.kind), static_cast<int>(task.lane), task.layer, task.micro_batch, task.tile}) {
@@ -62,6 +68,7 @@ std::uint64_t common_hash_of(const Plan& plan) {
                                    std::int64_t{request.zero_stage}, std::int64_t{request.world_size}}) {
     hasher.add(value);
   }
+  add_format(hasher, request.state);
   for (const LayerShape& layer : request.layers) {
     hasher.add(layer.name);
     hasher.add(layer.num_elements);
@@ -116,7 +123,11 @@ std::int64_t Plan::tokens_per_step() const {
 
 std::int64_t Plan::state_bytes() const {
   std::int64_t total = 0;
-  for (const LayerPlan& layer : layers) total += layer.num_elements * size_of(request.dtype) + layer.num_trainable * (12 + size_of(layer.gradient_dtype));
+  for (const LayerPlan& layer : layers) {
+    // An update reads and writes every byte once.
+    total += layer.num_elements * size_of(request.dtype) + state_traffic(request.state, layer.num_trainable) / 2 +
+             layer.num_trainable * size_of(layer.gradient_dtype);
+  }
   return total;
 }
 
@@ -191,6 +202,7 @@ PlanRequest make_request(const Config& config, const ModelSpec& spec, const std:
   request.accumulation_steps = config.accumulation_steps;
   request.dtype = config.dtype;
   request.wire = config.communication_dtype;
+  request.state = config.optimizer.state;
   request.tile_size = config.spillway.tile_size;
   request.prefetch_depth = config.spillway.prefetch_depth;
   request.placement = config.spillway.placement;

@@ -21,8 +21,10 @@ std::int64_t CollectivePlan::payload_bytes() const {
 }
 
 Partition partition_of(const PlanRequest& request) {
-  if (request.zero_stage == 0) return {request.world_size, 1};
-  return {request.world_size, request.hpz_partition_size > 1 ? request.hpz_partition_size : request.world_size};
+  // Moments that share a scale stay together, so that their values do not depend on how many ranks there are.
+  const std::int64_t granule = request.state.moments == MomentFormat::block8 ? kMomentBlock : 1;
+  if (request.zero_stage == 0) return {request.world_size, 1, granule};
+  return {request.world_size, request.hpz_partition_size > 1 ? request.hpz_partition_size : request.world_size, granule};
 }
 
 bool weights_are_sharded(const PlanRequest& request, const LayerShape& layer) {
@@ -46,10 +48,10 @@ std::vector<Task> all_gather_shards(Plan& plan, TaskKind kind, int layer, int bu
   const std::int64_t size = elements_per_rank(plan.request.allgather_bucket_size, ranks.partition);
   const ElementRange own = ranks.shard(n, plan.request.rank);
   std::vector<Task> tasks;
-  for (std::int64_t i = 0; i < ceil_div(padded_shard_size(n, ranks.partition), size); ++i) {
+  for (std::int64_t i = 0; i < ceil_div(padded_shard_size(n, ranks.partition, ranks.granule), size); ++i) {
     CollectivePlan collective{RankGroup::partition, {}, {}, {}};
     for (std::int64_t r = 0; r < ranks.partition; ++r) {
-      const ElementRange part = stretch_of(shard_range(n, r, ranks.partition), size, i);
+      const ElementRange part = stretch_of(ranks.shard(n, r), size, i);
       collective.parts.push_back({offset + part.begin * width, part.size() * width});
     }
     const std::int64_t received = collective.payload_bytes() - stretch_of(own, size, i).size() * width;

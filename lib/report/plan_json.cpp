@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
+#include "base/state_format.h"
 
 namespace spillway {
 
@@ -110,6 +111,8 @@ std::string plan_json(const Plan& plan, const Simulation& simulation, const Mach
   json["hash"] = hex64(plan.hash);
   json["params"] = plan.num_parameters();
   json["state_bytes"] = plan.state_bytes();
+  const StateFormat& state = plan.request.state;
+  json["optimizer"] = {{"kind", traits_of(state.kind).name}, {"moments", name_of(state.moments)}, {"state_bytes_per_parameter", state_bytes_per_parameter(state)}};
   json["predicted_step_ms"] = simulation.step_s * 1e3;
   json["binding_lane"] = name_of(simulation.binding);
   json["world"] = world_json(plan, simulation, rates);

@@ -30,6 +30,9 @@ struct Summary {
   std::string state_hash = {};  // hexadecimal
   std::int64_t params = 0;
   std::int64_t state_bytes = 0;  // weights, gradients, master weights and moments
+  std::string optimizer = {};    // "adam"
+  std::string moments = {};      // their format
+  double optimizer_bytes_per_parameter = 0.0;  // master weights and moments
   TierPeak device = {};
   TierPeak host = {};
   TierPeak nvme = {};

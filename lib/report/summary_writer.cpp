@@ -43,6 +43,7 @@ std::string summary_json(const Summary& s) {
       {"state_hash", s.state_hash},
       {"params", s.params},
       {"state_bytes", s.state_bytes},
+      {"optimizer", {{"kind", s.optimizer}, {"moments", s.moments}, {"state_bytes_per_parameter", s.optimizer_bytes_per_parameter}}},
       {"peak", {{"device", to_json(s.device)}, {"host", to_json(s.host)}, {"nvme", to_json(s.nvme)}}},
       {"rss_at_start", s.rss_at_start},
       {"rss_peak_in_steps", s.rss_peak_in_steps},

@@ -1,3 +1,4 @@
+#include "plan/host_stretches.h"
 #include "runtime/engine.h"
 
 #include <algorithm>
@@ -90,10 +91,10 @@ class Engine::Impl {
         plan(std::move(plan)),
         device(std::move(device)),
         memory(this->plan, this->device->allocate_arena(arena_bytes(this->plan, Tier::device)),
-               this->device->allocate_pinned(arena_bytes(this->plan, Tier::host))),
+               this->device->allocate_pinned(arena_bytes(this->plan, Tier::host), host_stretches(this->plan))),
         store(open_store(this->config, this->plan, memory.host(), options)),
         ops(this->device->make_ops(this->config.dtype)),
-        gate(this->config),
+        gate(this->config, options.seed),
         links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, options.device_world, this->plan)),
         snapshots(this->plan, memory, this->layers, *this->device, store.get()),
         actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots, options.flags),

@@ -28,7 +28,7 @@ namespace spillway {
 class GradientAccess;
 
 struct EngineOptions {
-  std::uint64_t seed = 1234;
+  std::uint64_t seed = 1234;  // of initial values and of stochastic rounding
   // What the run starts from instead of the seed: state and counters of a checkpoint. Borrowed by the constructor.
   StateSource* source = nullptr;
   GateState gate{};             // used with `source`
@@ -91,7 +91,7 @@ class Engine {
   // there is none. Valid until the next step().
   std::optional<StepTimes> last_times();
 
-  // Drains, then hashes f32 master weights and moments of all parameters, frozen weights, and the number of applied
+  // Drains, then hashes master weights and moments of all parameters, frozen weights, and the number of applied
   // steps: see state_hash.h. Depends on nothing else: not on placement, ranks, tiles or threads. Collective.
   std::uint64_t state_hash();
 

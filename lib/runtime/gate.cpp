@@ -14,7 +14,7 @@ double counted_tokens(const GateInput& input) { return static_cast<double>(std::
 
 }  // namespace
 
-Gate::Gate(const Config& config) : config_(config), scaler_(config.dtype, config.loss_scale) {}
+Gate::Gate(const Config& config, std::uint64_t seed) : config_(config), seed_(seed), scaler_(config.dtype, config.loss_scale) {}
 
 void Gate::restore(const GateState& state) {
   scaler_.restore(state.scaler);
@@ -36,7 +36,6 @@ GateVerdict Gate::decide(const GateInput& input) {
   verdict.loss_scale = scaler_.scale();
   verdict.gradient_norm = scaled_norm / factor;
   verdict.learning_rate = learning_rate(config_.scheduler, optimizer.learning_rate, applied_steps_);
-  verdict.adam.gradient_scale = overflow ? 0.0f : gradient_scale(scaled_norm, factor, config_.gradient_clipping);
   verdict.scaling = scaler_.update(overflow);
   verdict.skip = verdict.scaling.skipped;
   if (verdict.skip) {
@@ -46,14 +45,21 @@ GateVerdict Gate::decide(const GateInput& input) {
     return verdict;
   }
   ++applied_steps_;
-  verdict.adam.learning_rate = verdict.learning_rate;
-  verdict.adam.beta1 = optimizer.beta1;
-  verdict.adam.beta2 = optimizer.beta2;
-  verdict.adam.epsilon = optimizer.epsilon;
-  verdict.adam.weight_decay = optimizer.weight_decay;
-  verdict.adam.decoupled_decay = optimizer.decoupled_decay;
-  verdict.adam.bias_correction = optimizer.bias_correction;
-  verdict.adam.step = applied_steps_;
+  verdict.update = {.kind = optimizer.state.kind,
+                    .learning_rate = verdict.learning_rate,
+                    .beta1 = optimizer.beta1,
+                    .beta2 = optimizer.beta2,
+                    .epsilon = optimizer.epsilon,
+                    .weight_decay = optimizer.weight_decay,
+                    .decoupled_decay = optimizer.decoupled_decay,
+                    .bias_correction = optimizer.bias_correction,
+                    .momentum = optimizer.momentum,
+                    .dampening = optimizer.dampening,
+                    .nesterov = optimizer.nesterov,
+                    .learning_rate_decay = optimizer.learning_rate_decay,
+                    .step = applied_steps_,
+                    .gradient_scale = gradient_scale(scaled_norm, factor, config_.gradient_clipping),
+                    .seed = seed_};
   return verdict;
 }
 

@@ -9,7 +9,7 @@
 
 #include "optim/loss_scaler.h"
 #include "spillway/config.h"
-#include "spillway/cpu_adam.h"
+#include "spillway/optimizer.h"
 
 namespace spillway {
 
@@ -21,7 +21,7 @@ struct GateVerdict {
   double learning_rate = 0.0;   // used in this step, or the one it would have used
   ScaleUpdate scaling;
   std::int64_t first_bad_piece = -1;  // index into GateInput::square_sums of the first that is not finite
-  AdamParams adam{};            // for update_tile, unless skip
+  OptimizerParams update{};     // for update_tile, unless skip
 };
 
 // What a step came to.
@@ -43,7 +43,8 @@ struct GateState {
 
 class Gate {
  public:
-  explicit Gate(const Config& config);
+  // `seed`: of stochastic rounding.
+  explicit Gate(const Config& config, std::uint64_t seed = 0);
 
   GateVerdict decide(const GateInput& input);
 
@@ -60,6 +61,7 @@ class Gate {
 
  private:
   const Config& config_;
+  std::uint64_t seed_;
   LossScaler scaler_;
   std::int64_t applied_steps_ = 0;
   std::int64_t skipped_steps_ = 0;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "spillway/cpu_adam.h"
+#include "spillway/optimizer.h"
 #include "spillway/ops.h"
 #include "spillway/swap_store.h"
 #include "zero/partition.h"
@@ -28,6 +28,11 @@ double quickest(int repetitions, const std::function<void()>& work) {
     best = i == 0 ? elapsed : std::min(best, elapsed);
   }
   return best;
+}
+
+// The first page of memory that has room for one more.
+std::byte* aligned(std::vector<std::byte>& memory) {
+  return reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::int64_t>(memory.data()), SwapStore::alignment));
 }
 
 // A linear map of the model's width, of at most so many rows and columns: more take longer and tell no more.
@@ -105,18 +110,18 @@ void measure_device(Device& device, const ModelSpec& spec, const BatchShape& sha
 
 }  // namespace
 
-double measure_optimizer() {
-  constexpr std::int64_t n = 2 << 20, piece = 32 * 1024;
-  std::vector<float> master(n), m(n), v(n);
+double measure_optimizer(const StateFormat& format) {
+  constexpr std::int64_t n = 2 << 20;
+  const StateLayout layout = state_layout(format, n);
+  std::vector<std::byte> state(static_cast<std::size_t>(layout.bytes + SwapStore::alignment));
   std::vector<std::uint16_t> gradient(n), weight(n);
-  const AdamParams params = {1e-3, 0.9, 0.999, 1e-8, 0.0, true, true, 1, 1.0f};
-  const double seconds = quickest(4, [&] {
-    parallel_for(ceil_div(n, piece), [&](std::int64_t p) {
-      const auto at = static_cast<std::size_t>(p * piece);
-      adam_update({&master[at], &m[at], &v[at], &gradient[at], DType::bf16, &weight[at], DType::bf16, piece}, params);
-    });
-  });
-  return 28.0 * n / seconds;
+  OptimizerTile tile = tile_at(aligned(state), layout);
+  tile.gradient = gradient.data();
+  tile.gradient_dtype = tile.weight_dtype = DType::bf16;
+  tile.weight = weight.data();
+  const OptimizerParams params{.kind = format.kind};
+  const double seconds = quickest(4, [&] { optimizer_update_parallel(tile, params); });
+  return static_cast<double>(state_traffic(format, n) + 4 * n) / seconds;
 }
 
 DiskRates measure_disk(const std::string& folder, const std::string& io_engine) {
@@ -131,13 +136,13 @@ DiskRates measure_disk(const std::string& folder, const std::string& io_engine) 
   const std::unique_ptr<SwapStore> store = make_swap_store(std::move(options));
   const std::unique_ptr<SwapChannel> channel = store->open_channel();
   std::vector<std::byte> memory(static_cast<std::size_t>(count * bytes + SwapStore::alignment));
-  auto* aligned = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::int64_t>(memory.data()), SwapStore::alignment));
+  std::byte* const start = aligned(memory);
   const auto finish = [&] {
     while (channel->in_flight() > 0) channel->completions(true);
   };
   const auto rate_of = [&](auto transfer) {
     const double seconds = quickest(1, [&] {
-      for (int i = 0; i < count; ++i) transfer(i, aligned + i * bytes);
+      for (int i = 0; i < count; ++i) transfer(i, start + i * bytes);
       finish();
     });
     return static_cast<double>(count * bytes) / seconds;
@@ -150,13 +155,13 @@ DiskRates measure_disk(const std::string& folder, const std::string& io_engine) 
   return rates;
 }
 
-MachineRates measure_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const std::string& nvme_folder,
-                           const std::string& io_engine) {
+MachineRates measure_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const StateFormat& state,
+                           const std::string& nvme_folder, const std::string& io_engine) {
   MachineRates rates;
   rates.cores = parallel_threads();
   rates.device_shares_cores = !device.free_memory();
   measure_device(device, spec, shape, dtype, rates);
-  rates.cpu_adam_bytes = measure_optimizer();
+  rates.cpu_adam_bytes = measure_optimizer(state);
   if (nvme_folder.empty()) return rates;
   const DiskRates disk = measure_disk(nvme_folder, io_engine);
   rates.nvme_read_bytes = disk.read_bytes;

@@ -6,6 +6,7 @@
 #include "spillway/cost.h"
 #include "spillway/device.h"
 #include "spillway/model.h"
+#include "spillway/optimizer.h"
 
 namespace spillway {
 
@@ -13,11 +14,12 @@ namespace spillway {
 // optimizer, and, if `nvme_folder` is not empty, the disk under it (a scratch file of 64 MiB that has no
 // name). The operands are arenas of the device, which live as long as that: give it one that will not be trained on.
 // Throws DeviceError, MemoryError, and IoError if the folder cannot be used.
-MachineRates measure_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const std::string& nvme_folder,
-                           const std::string& io_engine);
+MachineRates measure_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const StateFormat& state,
+                           const std::string& nvme_folder, const std::string& io_engine);
 
-// Bytes per second of the fused optimizer update in memory, on all threads of the process.
-double measure_optimizer();
+// Bytes per second of the fused optimizer update in memory, state, 16-bit gradient and weight counted, on all threads of
+// the process.
+double measure_optimizer(const StateFormat& format);
 
 // Bytes per second of the swap file's disk, with a scratch file of 64 MiB that has no name. Throws IoError.
 struct DiskRates {

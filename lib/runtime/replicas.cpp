@@ -33,10 +33,9 @@ std::vector<LayerHashes> hash_layers(const Plan& plan, StateAccess& state) {
   if (plan.request.world_size == plan.partition_size) return hashes;
   for (std::size_t t = 0; t < plan.tiles.size(); ++t) {
     const TileState held = state.load(static_cast<int>(t));
-    for (const std::span<float> section : {held.master, held.exp_avg, held.exp_avg_sq}) {
-      hashes[static_cast<std::size_t>(plan.tiles[t].layer)].state =
-          hashes[static_cast<std::size_t>(plan.tiles[t].layer)].state * 31 + hash_bytes(std::as_bytes(section));
-    }
+    std::uint64_t& hash = hashes[static_cast<std::size_t>(plan.tiles[t].layer)].state;
+    hash = hash * 31 + hash_bytes(std::as_bytes(held.master));
+    for (const std::span<float> moment : held.moments) hash = hash * 31 + hash_bytes(std::as_bytes(moment));
   }
   state.forget();
   return hashes;

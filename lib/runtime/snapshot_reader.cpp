@@ -16,7 +16,12 @@ SnapshotItem SnapshotReader::describe(const SnapshotPlan& snapshot, const std::v
   item.frozen = snapshot.tile < 0;
   const WeightsChunk& chunk = plan_.weights_chunks[static_cast<std::size_t>(
       item.frozen ? snapshot.chunk : plan_.tiles[static_cast<std::size_t>(snapshot.tile)].weights_chunk)];
-  item.section_bytes = round_up(chunk.num_elements() * (item.frozen ? size_of(plan_.request.dtype) : 4), 4096);
+  if (item.frozen) {
+    item.layout.n = chunk.num_elements();
+    item.layout.bytes = round_up(chunk.num_elements() * size_of(plan_.request.dtype), 4096);
+  } else {
+    item.layout = plan_.tiles[static_cast<std::size_t>(snapshot.tile)].layout;
+  }
   for_each_param(*layers[static_cast<std::size_t>(chunk.layer)], {chunk.begin, chunk.end},
                  [&](const ParamSpec& param, std::int64_t first, ElementRange range) {
                    item.ranges.push_back({param.name, first, first + range.size()});

@@ -5,6 +5,7 @@
 #include "base/parallel.h"
 #include "base/values.h"
 #include "runtime/param_ranges.h"
+#include "runtime/state_sections.h"
 #include "zero/partition.h"
 
 namespace spillway {
@@ -22,9 +23,47 @@ std::byte* StateAccess::state_address(int tile) const {
 TileState StateAccess::view(int tile) const {
   const TilePlan& t = plan_.tiles[static_cast<std::size_t>(tile)];
   const auto n = static_cast<std::size_t>(t.num_elements());
-  std::byte* base = state_address(tile);
-  const auto section = [&](int i) { return std::span(reinterpret_cast<float*>(base + i * t.section_bytes()), n); };
-  return {section(0), section(1), section(2)};
+  const OptimizerTile held = tile_at(state_address(tile), t.layout);
+  TileState state{{held.master, n}, {}};
+  const bool in_place = t.layout.format.moments == MomentFormat::f32;
+  const std::int64_t end = plan_.buffers[static_cast<std::size_t>(plan_.maintenance_buffer)].bytes - plan_.maintenance_weights_bytes;
+  if (!in_place && t.layout.format.num_moments() > 0) memory_.note_use(plan_.maintenance_buffer, end);
+  std::byte* decoded = memory_.at(plan_.maintenance_buffer) + end - plan_.maintenance_moments_bytes;
+  for (int m = 0; m < t.layout.format.num_moments(); ++m) {
+    void* values = in_place ? held.moments[static_cast<std::size_t>(m)] : decoded + m * round_up(t.num_elements() * 4, 4096);
+    state.moments[static_cast<std::size_t>(m)] = {static_cast<float*>(values), n};
+  }
+  return state;
+}
+
+// Stretches of whole blocks, side by side.
+template <class Convert>
+void StateAccess::convert_moments(int tile, Convert convert) const {
+  constexpr std::int64_t kStretch = 64 * 1024;
+  const StateFormat& format = plan_.request.state;
+  if (format.moments == MomentFormat::f32) return;
+  const TileState state = view(tile);
+  const OptimizerTile kept = tile_at(state_address(tile), plan_.tiles[static_cast<std::size_t>(tile)].layout);
+  parallel_for(ceil_div(kept.n, kStretch), [&](std::int64_t s) {
+    const std::int64_t first = s * kStretch, n = std::min(kStretch, kept.n - first);
+    const OptimizerTile part = part_of(kept, first, n);
+    for (std::size_t m = 0; m < static_cast<std::size_t>(format.num_moments()); ++m) {
+      convert(traits_of(format.kind).moments[m].law, part.moments[m], part.scales[m],
+              state.moments[m].subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)));
+    }
+  });
+}
+
+void StateAccess::decode(int tile) const {
+  convert_moments(tile, [&](MomentLaw law, void* kept, std::uint8_t* scales, std::span<float> values) {
+    decode_moments(plan_.request.state.moments, law, kept, scales, values);
+  });
+}
+
+void StateAccess::encode(int tile) const {
+  convert_moments(tile, [&](MomentLaw law, void* kept, std::uint8_t* scales, std::span<float> values) {
+    encode_moments(plan_.request.state.moments, law, values, kept, scales);
+  });
 }
 
 void StateAccess::copy(void* to, const void* from, std::int64_t bytes) {
@@ -49,12 +88,14 @@ TileState StateAccess::load(int tile) {
     channel_->read(t.state_extent, state_address(tile), 0);
     wait_for_transfer();
   }
+  decode(tile);
   held_ = tile;
   return view(tile);
 }
 
 void StateAccess::store(int tile) {
   const TilePlan& t = plan_.tiles[static_cast<std::size_t>(tile)];
+  encode(tile);
   if (t.tier == Tier::device) copy(memory_.at(t.state_buffer), state_address(tile), t.state_bytes());
   if (t.tier == Tier::nvme) {
     channel_->write(t.state_extent, state_address(tile), 0);
@@ -117,7 +158,7 @@ SeedSource::SeedSource(const std::vector<std::unique_ptr<Layer>>& layers, std::u
 
 void SeedSource::read(const std::string& param, StateSection section, std::int64_t begin, std::span<float> out) {
   constexpr std::int64_t kPiece = 16 * 1024;
-  if (section == StateSection::exp_avg || section == StateSection::exp_avg_sq) {
+  if (is_moment(section)) {
     std::fill(out.begin(), out.end(), 0.0f);
     return;
   }
@@ -141,8 +182,8 @@ void initialise_state(const Plan& plan, const std::vector<std::unique_ptr<Layer>
     const TileState fresh = state.fresh(static_cast<int>(t));
     const ElementRange stretch{tile.begin, tile.end};
     fill(tile.layer, stretch, StateSection::master, fresh.master);
-    fill(tile.layer, stretch, StateSection::exp_avg, fresh.exp_avg);
-    fill(tile.layer, stretch, StateSection::exp_avg_sq, fresh.exp_avg_sq);
+    const auto moments = sections_of(plan.request.state.kind, false).subspan(1);
+    for (std::size_t m = 0; m < moments.size(); ++m) fill(tile.layer, stretch, moments[m], fresh.moments[m]);
     state.store(static_cast<int>(t));
     state.store_weights(static_cast<int>(t));
     filled[static_cast<std::size_t>(tile.weights_chunk)] = true;

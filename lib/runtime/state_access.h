@@ -1,6 +1,7 @@
 // Reading and writing training state between steps, wherever it lives. Only while nothing runs.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,11 +18,10 @@
 
 namespace spillway {
 
-// A tile's state in host memory: three sections of num_elements() f32.
+// A tile's state in host memory, num_elements() f32 each; moments that its optimizer does not have are empty.
 struct TileState {
   std::span<float> master;
-  std::span<float> exp_avg;
-  std::span<float> exp_avg_sq;
+  std::array<std::span<float>, kMaxMoments> moments;
 };
 
 class StateAccess {
@@ -30,10 +30,12 @@ class StateAccess {
   StateAccess(const Plan& plan, PlanMemory& memory, Device& device, SwapStore* store);
 
   // The state of a tile, valid until the next call. One tile is held at a time, in the plan's
-  // maintenance buffer, or in place if it lives on the host.
+  // maintenance buffer, or in place if it lives on the host; moments that are not kept as f32 are decoded into that
+  // buffer.
   TileState load(int tile);
 
-  // Stores the state last returned by load() or fresh() for `tile`.
+  // Stores the state last returned by load() or fresh() for `tile`; moments are rounded to the nearest of their format,
+  // which leaves those as they are that load() has returned.
   void store(int tile);
 
   // Memory for a tile's new state, without reading the old one.
@@ -57,6 +59,11 @@ class StateAccess {
  private:
   std::byte* state_address(int tile) const;
   TileState view(int tile) const;
+  // Calls convert(law, values and scales as kept, values as f32) for every moment that is not kept as f32.
+  template <class Convert>
+  void convert_moments(int tile, Convert convert) const;
+  void decode(int tile) const;
+  void encode(int tile) const;
   void copy(void* to, const void* from, std::int64_t bytes);
   void wait_for_transfer();
   std::byte* rounded_weights() const;

@@ -6,23 +6,6 @@
 
 namespace spillway {
 
-std::string_view name_of(StateSection section) {
-  switch (section) {
-    case StateSection::master: return "master";
-    case StateSection::exp_avg: return "exp_avg";
-    case StateSection::exp_avg_sq: return "exp_avg_sq";
-    case StateSection::weight: return "weight";
-  }
-  return "?";
-}
-
-std::span<const StateSection> sections_of(bool frozen) {
-  static constexpr std::array trained = {StateSection::master, StateSection::exp_avg, StateSection::exp_avg_sq};
-  static constexpr std::array kept_frozen = {StateSection::weight};
-  if (frozen) return kept_frozen;
-  return trained;
-}
-
 std::uint64_t section_hash(std::string_view param, StateSection section, DType dtype, std::int64_t begin,
                            std::span<const std::byte> bytes) {
   const std::uint64_t key = hash_key(param, name_of(section));
@@ -36,16 +19,18 @@ std::uint64_t section_hash(std::string_view param, StateSection section, DType d
 
 std::uint64_t item_hash(const SnapshotItem& item, DType model_dtype, std::span<const std::byte> bytes) {
   std::uint64_t sum = 0;
-  std::size_t start = 0;
-  for (const StateSection section : sections_of(item.frozen)) {
-    const DType dtype = dtype_of(section, model_dtype);
-    std::size_t at = start;
+  for (const StateSection section : sections_of(item.layout.format.kind, item.frozen)) {
+    SectionValues values(item, section, model_dtype, bytes);
+    std::int64_t first = 0;  // of the item
     for (const StateRange& range : item.ranges) {
-      const auto size = static_cast<std::size_t>((range.end - range.begin) * size_of(dtype));
-      sum += section_hash(range.param, section, dtype, range.begin, bytes.subspan(at, size));
-      at += size;
+      for (std::int64_t begin = range.begin; begin < range.end;) {
+        const std::span<const std::byte> some = values.from(first, range.end - begin);
+        sum += section_hash(range.param, section, values.dtype(), begin, some);
+        const std::int64_t count = static_cast<std::int64_t>(some.size()) / size_of(values.dtype());
+        begin += count;
+        first += count;
+      }
     }
-    start += static_cast<std::size_t>(item.section_bytes);
   }
   return sum;
 }

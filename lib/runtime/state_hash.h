@@ -8,19 +8,13 @@
 #include <span>
 #include <string_view>
 
-#include "runtime/state_io.h"
+#include "runtime/state_sections.h"
 #include "spillway/dtype.h"
 
 namespace spillway {
 
 // Hashes of a parameter by section; zero for a section it does not have. Those of its parts add up (modulo 2^64).
 using SectionHashes = std::array<std::uint64_t, kStateSections>;
-
-// The sections that are kept of a parameter, and the type their values are kept in.
-std::span<const StateSection> sections_of(bool frozen);
-constexpr DType dtype_of(StateSection section, DType model_dtype) {
-  return section == StateSection::weight ? model_dtype : DType::f32;
-}
 
 // Of elements begin, begin + 1, ... of a parameter's section: `bytes` are their values in `dtype`, aligned for it.
 std::uint64_t section_hash(std::string_view param, StateSection section, DType dtype, std::int64_t begin,

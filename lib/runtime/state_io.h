@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "spillway/dtype.h"
+#include "spillway/optimizer.h"
 
 namespace spillway {
 
-// What is kept of a parameter. Trained ones: the first three, f32; the 16-bit weight is the rounded master and
-// is not kept. Frozen ones: `weight` alone, in the dtype of the model.
-enum class StateSection : std::uint8_t { master, exp_avg, exp_avg_sq, weight };
-inline constexpr int kStateSections = 4;
+// What may be kept of a parameter. Trained ones: the master, f32, and the moments of the optimizer in use; the 16-bit
+// weight is the rounded master and is not kept. Frozen ones: `weight` alone, in the dtype of the model.
+enum class StateSection : std::uint8_t { master, exp_avg, exp_avg_sq, sum, momentum_buffer, weight };
+inline constexpr int kStateSections = 6;
 
 std::string_view name_of(StateSection section);  // "master", ...
 
@@ -27,15 +28,16 @@ struct StateRange {
   std::int64_t end;
 };
 
-// What is copied out at a time: consecutive ranges of the parameters of one layer that this rank saves. Its bytes are
-// its sections one after the other, each starting at a multiple of section_bytes; a section holds the values of
-// all ranges in order without gaps.
+// What is copied out at a time: consecutive ranges of the parameters of one layer that this rank saves. A section holds
+// the values of all ranges in order without gaps.
 struct SnapshotItem {
-  bool frozen;                  // one section, `weight` (dtype of the model); else master, exp_avg, exp_avg_sq (f32)
-  std::int64_t section_bytes;   // a multiple of 4096
+  bool frozen;
+  // Of its bytes. Frozen: `n` and `bytes` (a multiple of 4096) alone mean something; the bytes are those of the weights,
+  // in the dtype of the model.
+  StateLayout layout;
   std::vector<StateRange> ranges;
 
-  std::int64_t bytes() const { return section_bytes * (frozen ? 1 : 3); }
+  std::int64_t bytes() const { return layout.bytes; }
 };
 
 // Takes a snapshot in. Called on a thread of the engine, item after item in the engine's order; what it throws

@@ -5,17 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "base/parallel.h"
-#include "zero/partition.h"
 
 namespace spillway {
-
-namespace {
-
-// Elements a thread updates at a time; a multiple of every vector width.
-constexpr std::int64_t kUpdatePiece = 32 * 1024;
-
-}  // namespace
 
 PlanActions::PlanActions(const Plan& plan, PlanMemory& memory, const std::vector<std::unique_ptr<Layer>>& layers, Device& device,
                          Ops& ops, Gate& gate, RankLinks* links, SnapshotReader* snapshots, std::function<std::uint64_t()> flags)
@@ -82,7 +73,7 @@ void PlanActions::enqueue(const Task& task, Stream& stream) {
     case TaskKind::pack_gradient: return pack(task, stream);
     case TaskKind::sum_gradient: return sum(task, stream);
     case TaskKind::finalize: return ops_.finalize_gradient(stream, finalize_arguments(task));
-    case TaskKind::update_tile: return ops_.adam(stream, adam_tile(task), verdict_.adam);
+    case TaskKind::update_tile: return ops_.optimizer_update(stream, optimizer_tile(task), verdict_.update);
     default: return copy(task, stream);
   }
 }
@@ -97,7 +88,7 @@ void PlanActions::execute(const Task& task) {
                                 (target->end - target->begin) / 4);
     }
     case TaskKind::finalize: return finalize_gradient_on_host(finalize_arguments(task));
-    case TaskKind::update_tile: return update_on_host(task);
+    case TaskKind::update_tile: return optimizer_update_parallel(optimizer_tile(task), verdict_.update);
     case TaskKind::exchange_statistics: return exchange(task);
     case TaskKind::gate: return decide(task);
     case TaskKind::snapshot: return take_snapshot(task);
@@ -202,34 +193,15 @@ FinalizeGradient PlanActions::finalize_arguments(const Task& task) const {
           plan_.request.wire, layer.gradient_dtype, layer.slice.size()};
 }
 
-AdamTile PlanActions::adam_tile(const Task& task) const {
-  const TilePlan& tile = plan_.tiles[static_cast<std::size_t>(task.tile)];
-  const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(task.layer)];
-  std::byte* state = pointer<std::byte>(task, Role::state);
-  const std::int64_t section = tile.section_bytes();
-  return {reinterpret_cast<float*>(state),
-          reinterpret_cast<float*>(state + section),
-          reinterpret_cast<float*>(state + 2 * section),
-          pointer<const void>(task, Role::gradient),
-          layer.gradient_dtype,
-          pointer<void>(task, Role::new_weights),
-          plan_.request.dtype,
-          tile.num_elements()};
-}
-
-void PlanActions::update_on_host(const Task& task) const {
-  const AdamTile tile = adam_tile(task);
-  parallel_for(ceil_div(tile.n, kUpdatePiece), [&](std::int64_t piece) {
-    const std::int64_t begin = piece * kUpdatePiece;
-    AdamTile part = tile;
-    part.master += begin;
-    part.exp_avg += begin;
-    part.exp_avg_sq += begin;
-    part.gradient = static_cast<const std::byte*>(tile.gradient) + begin * size_of(tile.gradient_dtype);
-    part.weight = static_cast<std::byte*>(tile.weight) + begin * size_of(tile.weight_dtype);
-    part.n = std::min(kUpdatePiece, tile.n - begin);
-    adam_update(part, verdict_.adam);
-  });
+OptimizerTile PlanActions::optimizer_tile(const Task& task) const {
+  const TilePlan& plan = plan_.tiles[static_cast<std::size_t>(task.tile)];
+  OptimizerTile tile = tile_at(pointer<std::byte>(task, Role::state), plan.layout);
+  tile.gradient = pointer<const void>(task, Role::gradient);
+  tile.gradient_dtype = plan_.layers[static_cast<std::size_t>(task.layer)].gradient_dtype;
+  tile.weight = pointer<void>(task, Role::new_weights);
+  tile.weight_dtype = plan_.request.dtype;
+  tile.position = model_position(plan.layer, plan.begin);
+  return tile;
 }
 
 }  // namespace spillway

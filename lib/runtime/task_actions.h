@@ -61,8 +61,7 @@ class PlanActions final : public TaskActions {
   void forward(const Task& task, Stream& stream);
   void backward(const Task& task, Stream& stream);
   FinalizeGradient finalize_arguments(const Task& task) const;
-  AdamTile adam_tile(const Task& task) const;
-  void update_on_host(const Task& task) const;
+  OptimizerTile optimizer_tile(const Task& task) const;
   void collect(const Task& task, Stream& stream);
   void pack(const Task& task, Stream& stream);
   void sum(const Task& task, Stream& stream);

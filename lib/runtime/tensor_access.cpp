@@ -2,7 +2,12 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "base/values.h"
+#include "runtime/state_sections.h"
+#include "spillway/error.h"
 
 namespace spillway {
 
@@ -14,8 +19,8 @@ std::span<T> stretch(std::span<T> values, std::int64_t first, ElementRange range
   return values.subspan(static_cast<std::size_t>(range.begin - first), static_cast<std::size_t>(range.size()));
 }
 
-std::span<float> section_of(const TileState& tile, StateSection section) {
-  return section == StateSection::exp_avg ? tile.exp_avg : section == StateSection::exp_avg_sq ? tile.exp_avg_sq : tile.master;
+std::span<float> section_of(const TileState& tile, OptimizerKind kind, StateSection section) {
+  return is_moment(section) ? tile.moments[static_cast<std::size_t>(moment_of(kind, section))] : tile.master;
 }
 
 bool keeps_weights(StateSection section) { return section == StateSection::master || section == StateSection::weight; }
@@ -27,9 +32,20 @@ TensorAccess::TensorAccess(const Plan& plan, const std::vector<std::unique_ptr<L
   for (const TilePlan& tile : plan.tiles) is_of_tile_[static_cast<std::size_t>(tile.weights_chunk)] = true;
 }
 
+// On all ranks alike, since they have asked for the same.
+NamedTensor TensorAccess::open(std::string_view operation, std::string_view name, StateSection section, std::int64_t num_elements,
+                               std::span<const float> values) const {
+  const NamedTensor tensor = directory_.open({operation, name_of(section), name, section != StateSection::weight, num_elements, values});
+  const OptimizerKind kind = plan_.request.state.kind;
+  if (!is_moment(section) || moment_of(kind, section) >= 0) return tensor;
+  std::vector<std::string_view> kept;
+  for (const StateSection other : sections_of(kind, false)) kept.push_back(name_of(other));
+  throw ConfigError(fmt::format("[tensor] {} the {} of \"{}\": the optimizer in use, {}, has none; a trained parameter has {} and weight", operation,
+                                name_of(section), name, traits_of(kind).name, fmt::join(kept, ", ")));
+}
+
 void TensorAccess::read(std::string_view name, StateSection section, std::span<float> out) {
-  const NamedTensor tensor =
-      directory_.open({"read", name_of(section), name, section != StateSection::weight, static_cast<std::int64_t>(out.size()), {}});
+  const NamedTensor tensor = open("read", name, section, static_cast<std::int64_t>(out.size()), {});
   state_.forget();  // a call that failed may have left half a tile
   section == StateSection::weight ? read_weights(tensor, out) : read_state(tensor, section, out);
   state_.forget();
@@ -43,7 +59,7 @@ void TensorAccess::read_state(const NamedTensor& tensor, StateSection section, s
     const TilePlan& tile = plan_.tiles[static_cast<std::size_t>(t)];
     const ElementRange part = overlap(mine, {tile.begin, tile.end});
     if (part.empty()) continue;
-    std::ranges::copy(stretch(section_of(state_.load(t), section), tile.begin, part), stretch(out, tensor.param->offset, part).begin());
+    std::ranges::copy(stretch(section_of(state_.load(t), plan_.request.state.kind, section), tile.begin, part), stretch(out, tensor.param->offset, part).begin());
   }
 }
 
@@ -60,8 +76,7 @@ void TensorAccess::read_weights(const NamedTensor& tensor, std::span<float> out)
 }
 
 void TensorAccess::write(std::string_view name, StateSection section, std::span<const float> values) {
-  const NamedTensor tensor =
-      directory_.open({"write", name_of(section), name, section != StateSection::weight, static_cast<std::int64_t>(values.size()), values});
+  const NamedTensor tensor = open("write", name, section, static_cast<std::int64_t>(values.size()), values);
   state_.forget();
   if (tensor.param->trainable) write_tiles(tensor, section, values);
   if (keeps_weights(section)) write_chunks(tensor, values);
@@ -75,7 +90,7 @@ void TensorAccess::write_tiles(const NamedTensor& tensor, StateSection section, 
     const TilePlan& tile = plan_.tiles[static_cast<std::size_t>(t)];
     const ElementRange part = overlap(tensor.range(), {tile.begin, tile.end});
     if (part.empty()) continue;
-    std::ranges::copy(stretch(values, tensor.param->offset, part), stretch(section_of(state_.load(t), section), tile.begin, part).begin());
+    std::ranges::copy(stretch(values, tensor.param->offset, part), stretch(section_of(state_.load(t), plan_.request.state.kind, section), tile.begin, part).begin());
     state_.store(t);
     if (keeps_weights(section)) state_.store_weights(t);
   }

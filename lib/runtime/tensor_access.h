@@ -33,6 +33,8 @@ class TensorAccess {
   void write(std::string_view name, StateSection section, std::span<const float> values);
 
  private:
+  NamedTensor open(std::string_view operation, std::string_view name, StateSection section, std::int64_t num_elements,
+                   std::span<const float> values) const;
   void read_state(const NamedTensor& tensor, StateSection section, std::span<float> out);
   void read_weights(const NamedTensor& tensor, std::span<float> out);
   void write_tiles(const NamedTensor& tensor, StateSection section, std::span<const float> values);

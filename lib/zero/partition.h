@@ -11,12 +11,15 @@ namespace spillway {
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
-// Elements of every rank's shard: n padded so that the world divides it. The padding is never stored.
-constexpr std::int64_t padded_shard_size(std::int64_t n, std::int64_t world) { return ceil_div(n, world); }
+// Elements of every rank's shard: n padded so that the world divides it into multiples of `granule`. The padding is
+// never stored.
+constexpr std::int64_t padded_shard_size(std::int64_t n, std::int64_t world, std::int64_t granule = 1) {
+  return round_up(ceil_div(n, world), granule);
+}
 
 // The contiguous part of [0, n) that `rank` of `world` owns; empty for trailing ranks of small buffers.
-constexpr ElementRange shard_range(std::int64_t n, std::int64_t rank, std::int64_t world) {
-  const std::int64_t size = padded_shard_size(n, world);
+constexpr ElementRange shard_range(std::int64_t n, std::int64_t rank, std::int64_t world, std::int64_t granule = 1) {
+  const std::int64_t size = padded_shard_size(n, world, granule);
   return {std::min(n, rank * size), std::min(n, (rank + 1) * size)};
 }
 
@@ -26,10 +29,11 @@ constexpr ElementRange shard_range(std::int64_t n, std::int64_t rank, std::int64
 struct Partition {
   std::int64_t world = 1;
   std::int64_t partition = 1;  // ranks of a group; divides world
+  std::int64_t granule = 1;    // shards are cut at its multiples only
 
   std::int64_t replicas() const { return world / partition; }
 
-  ElementRange shard(std::int64_t n, std::int64_t rank) const { return shard_range(n, rank % partition, partition); }
+  ElementRange shard(std::int64_t n, std::int64_t rank) const { return shard_range(n, rank % partition, partition, granule); }
 
   ElementRange slice(std::int64_t n, std::int64_t rank) const {
     const ElementRange whole = shard(n, rank);

@@ -38,6 +38,7 @@ inline PlanRequest random_request(std::mt19937_64& random) {
   request.dtype = static_cast<DType>(pick(0, 2));
   request.wire = static_cast<DType>(pick(0, 2));
   request.tile_size = 2048 * pick(1, 12);
+  request.state = {static_cast<OptimizerKind>(pick(0, kOptimizerKinds - 1)), static_cast<MomentFormat>(pick(0, kMomentFormats - 1))};
   request.prefetch_depth = static_cast<int>(pick(1, 4));
   request.placement = static_cast<PlacementPolicy>(pick(0, 1));
   request.offload_param = static_cast<OffloadDevice>(pick(0, 2));

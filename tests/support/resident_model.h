@@ -104,16 +104,15 @@ class ResidentModel {
     return loss[0];
   }
 
-  void adam(const AdamParams& params) {
+  void update(const OptimizerParams& params) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      ops_->adam(*stream_, {.master = master_[i].data(),
-                            .exp_avg = exp_avg_[i].data(),
-                            .exp_avg_sq = exp_avg_sq_[i].data(),
-                            .gradient = gradients_[i].data(),
-                            .gradient_dtype = DType::f32,
-                            .weight = weights_[i].data(),
-                            .weight_dtype = ops_->dtype(),
-                            .n = layers_[i]->num_elements()}, params);
+      ops_->optimizer_update(*stream_, {.master = master_[i].data(),
+                                        .moments = {exp_avg_[i].data(), exp_avg_sq_[i].data()},
+                                        .gradient = gradients_[i].data(),
+                                        .gradient_dtype = DType::f32,
+                                        .weight = weights_[i].data(),
+                                        .weight_dtype = ops_->dtype(),
+                                        .n = layers_[i]->num_elements()}, params);
     }
     stream_->synchronize();
   }

@@ -22,16 +22,20 @@ std::int64_t item_size(const std::vector<SnapshotItem>& items) {
 }
 
 // Elements [begin, end) of tensors that follow each other, as an item.
-SnapshotItem item_from(std::span<const TensorInfo> tensors, DType dtype, std::int64_t begin, std::int64_t end) {
-  SnapshotItem item{.frozen = tensors[0].frozen, .section_bytes = 0, .ranges = {}};
+SnapshotItem item_from(std::span<const TensorInfo> tensors, const MadeUpModel& model, std::int64_t begin, std::int64_t end) {
+  SnapshotItem item{.frozen = tensors[0].frozen, .layout = {}, .ranges = {}};
   std::int64_t first = 0;
   for (const TensorInfo& tensor : tensors) {
     const std::int64_t from = std::max(begin, first), to = std::min(end, first + tensor.num_elements());
     if (from < to) item.ranges.push_back({tensor.name, from - first, to - first});
     first += tensor.num_elements();
   }
-  const std::int64_t bytes = (end - begin) * (item.frozen ? size_of(dtype) : 4);
-  item.section_bytes = (bytes + 4095) / 4096 * 4096;
+  if (item.frozen) {
+    item.layout.n = end - begin;
+    item.layout.bytes = ((end - begin) * size_of(model.dtype) + 4095) / 4096 * 4096;
+  } else {
+    item.layout = state_layout(model.state, end - begin);
+  }
   return item;
 }
 
@@ -48,6 +52,15 @@ std::uint64_t cached_key(const std::string& param, StateSection section) {
   return key;
 }
 
+// Of the codes that need the same scale, whichever of them are together in a block.
+float block8_value(StateSection section, std::uint64_t bits) {
+  const bool sum_of_squares = section == StateSection::exp_avg_sq || section == StateSection::sum;
+  const auto code = static_cast<std::int64_t>(bits >> 40) % (sum_of_squares ? 40 : 32) + (sum_of_squares ? 216 : 96);
+  const auto square = static_cast<float>(code * code);
+  if (sum_of_squares) return square * square * 0x1p-40f;
+  return (bits & 1) != 0 ? -square * 0x1p-20f : square * 0x1p-20f;
+}
+
 }  // namespace
 
 float MadeUpModel::value(const std::string& param, StateSection section, std::int64_t index) const {
@@ -57,6 +70,12 @@ float MadeUpModel::value(const std::string& param, StateSection section, std::in
   bits = (bits ^ (bits >> 29)) * 0xbf58476d1ce4e5b9u;
   const float magnitude = static_cast<float>(bits >> 40) * 0x1p-24f;
   const float signed_value = (bits & 1) != 0 ? -magnitude : magnitude;
+  if (is_moment(section) && state.moments == MomentFormat::block8) return block8_value(section, bits);
+  if (is_moment(section) && state.moments == MomentFormat::bf16) {
+    float rounded = signed_value;
+    round_values(DType::bf16, {&rounded, 1});
+    return rounded;
+  }
   if (section != StateSection::weight) return signed_value;
   float stored = signed_value;
   round_values(dtype, {&stored, 1});
@@ -93,7 +112,7 @@ std::vector<SnapshotItem> items_of(const MadeUpModel& model, int rank, int world
     const std::int64_t share = (elements + world - 1) / world;
     const std::int64_t begin = std::min(elements, rank * share), end = std::min(elements, begin + share);
     for (std::int64_t at = begin; at < end; at += tile_elements) {
-      items.push_back(item_from(all.subspan(first, last - first), model.dtype, at, std::min(end, at + tile_elements)));
+      items.push_back(item_from(all.subspan(first, last - first), model, at, std::min(end, at + tile_elements)));
     }
   }
   return items;
@@ -101,13 +120,18 @@ std::vector<SnapshotItem> items_of(const MadeUpModel& model, int rank, int world
 
 void fill_item(const MadeUpModel& model, const SnapshotItem& item, std::span<std::byte> bytes) {
   std::ranges::fill(bytes, std::byte{0xcd});  // what is between the sections must not matter
-  for (const StateSection section : sections_of(item.frozen)) {
+  for (const StateSection section : sections_of(model.state.kind, item.frozen)) {
     std::vector<float> values;
     for (const StateRange& range : item.ranges) {
       for (std::int64_t i = range.begin; i < range.end; ++i) values.push_back(model.value(range.param, section, i));
     }
-    narrow(dtype_of(section, model.dtype), values, bytes);
-    bytes = bytes.subspan(static_cast<std::size_t>(item.section_bytes));
+    if (!is_moment(section)) {
+      narrow(section == StateSection::weight ? model.dtype : DType::f32, values, bytes);
+      continue;
+    }
+    const auto m = static_cast<std::size_t>(moment_of(model.state.kind, section));
+    encode_moments(model.state.moments, traits_of(model.state.kind).moments[m].law, values, bytes.data() + item.layout.moments[m],
+                   reinterpret_cast<std::uint8_t*>(bytes.data() + item.layout.scales[m]));
   }
 }
 
@@ -134,7 +158,7 @@ RankWriter::RankWriter(const std::string& root, const MadeUpModel& of_model, con
     : model(of_model),
       items(items_of(of_model, communicator->rank(), settings.world, settings.tile_elements)),
       staging(item_size(items) * settings.slots),
-      writer({root, model.spec, model.dtype, model.tensors, settings.keep}, std::move(communicator), items, staging.span()) {}
+      writer({root, model.spec, model.dtype, model.state, model.tensors, settings.keep}, std::move(communicator), items, staging.span()) {}
 
 SaveResult RankWriter::save(const RunState& run) {
   writer.begin(run);
@@ -164,7 +188,7 @@ std::int64_t wrong_values(StateSource& source, const MadeUpModel& model, std::in
   std::int64_t wrong = 0;
   std::vector<float> values(static_cast<std::size_t>(stride));
   for (const TensorInfo& tensor : model.tensors) {
-    for (const StateSection section : sections_of(tensor.frozen)) {
+    for (const StateSection section : sections_of(model.state.kind, tensor.frozen)) {
       for (std::int64_t begin = 0; begin < tensor.num_elements(); begin += stride) {
         const auto out = std::span(values).first(static_cast<std::size_t>(std::min(stride, tensor.num_elements() - begin)));
         source.read(tensor.name, section, begin, out);

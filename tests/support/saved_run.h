@@ -23,6 +23,7 @@ struct OddValue {
 struct MadeUpModel {
   ModelSpec spec;
   DType dtype = DType::bf16;
+  StateFormat state;
   std::vector<checkpoint::TensorInfo> tensors;
   std::uint64_t seed = 1;  // another seed, other values
   OddValue odd;

@@ -82,9 +82,9 @@ Values read(Engine& engine, const ParamSpec& param, StateSection section) {
 Tensors read_all(Engine& engine, const RunSetup& setup) {
   Tensors tensors;
   for (const ParamSpec& param : params_of(setup)) {
-    for (const StateSection section : kSections) {
-      if (param.trainable || section == StateSection::weight) tensors[key(section, param.name)] = read(engine, param, section);
-    }
+    tensors[key(StateSection::weight, param.name)] = read(engine, param, StateSection::weight);
+    if (!param.trainable) continue;
+    for (const StateSection section : sections_of(engine.plan().request.state.kind, false)) tensors[key(section, param.name)] = read(engine, param, section);
   }
   return tensors;
 }

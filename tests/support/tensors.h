@@ -8,14 +8,13 @@
 #include <vector>
 
 #include "runtime/gradient_access.h"
+#include "runtime/state_sections.h"
 #include "support/training.h"
 
 namespace spillway::testing {
 
 using Values = std::vector<float>;
 using Tensors = std::map<std::string, Values>;  // "master wte.weight", "gradient wte.weight", ...
-
-inline constexpr std::array kSections = {StateSection::master, StateSection::exp_avg, StateSection::exp_avg_sq, StateSection::weight};
 
 inline std::string key(StateSection section, const std::string& param) { return std::string(name_of(section)) + " " + param; }
 
