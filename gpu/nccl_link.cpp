@@ -61,6 +61,8 @@ NcclLink::~NcclLink() {
 
 void NcclLink::finish() {
   if (aborted_) return;
+  // A call that was given up may still be in progress: nothing but an abort is allowed then.
+  if (given_up_) std::rethrow_exception(given_up_);
   // The world may not know yet that this rank ends because it has failed.
   begin("leave a communicator", [this] { return nccl().finalize(comm_); }, watch_.timeout_s());
   const std::lock_guard lock(mutex_);
@@ -78,9 +80,17 @@ std::unique_ptr<NcclLink> NcclLink::split(int color, int rank) {
   return link;
 }
 
-// Until everything that was begun is enqueued. What NCCL refuses is as a rule the end of another rank, which the world names
-// a moment later.
 void NcclLink::await(const char* what, ncclResult_t result, double timeout_s) {
+  try {
+    settle(what, result, timeout_s);
+  } catch (...) {
+    given_up_ = std::current_exception();
+    throw;
+  }
+}
+
+// What NCCL refuses is as a rule the end of another rank, which the world names a moment later.
+void NcclLink::settle(const char* what, ncclResult_t result, double timeout_s) {
   const auto start = std::chrono::steady_clock::now();
   Pause pause;
   while (result == ncclInProgress) {

@@ -66,7 +66,9 @@ class NcclLink {
     }
     await(what, result, timeout_s);
   }
+  // Until everything that was begun is enqueued.
   void await(const char* what, ncclResult_t result, double timeout_s = kForever);
+  void settle(const char* what, ncclResult_t result, double timeout_s);
   void finish();
   void refuse_if_aborted() const;
   void add(Context& context);
@@ -75,6 +77,7 @@ class NcclLink {
   std::mutex mutex_;  // nobody is inside NCCL with a communicator that is being aborted
   ncclComm_t comm_ = nullptr;
   std::exception_ptr aborted_;
+  std::exception_ptr given_up_;  // why a call was not waited for to its end
   std::vector<Context*> contexts_;  // whose streams have had work of it
 };
 
