@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 RunSetup run_of(const StateFormat& format) {
   RunSetup setup = tensor_run(3);
   setup.config.optimizer = optimizer_of(format);
-  setup.steps = 5;
+  setup.steps = on_cuda() ? 3 : 5;
   return setup;
 }
 

@@ -188,7 +188,6 @@ TEST(Resume, TheSameWorldGoesOnAsIfNothingHadHappened) {
 
 // Moments of 8 bits too, whose blocks no number of ranks divides.
 TEST(Resume, StatesOfOtherOptimizersAndFormatsAreTheSavedOnes) {
-  if (testing::on_cuda()) GTEST_SKIP() << "the CUDA device has Adam with fp32 moments only";
   for (const StateFormat& format : {StateFormat{OptimizerKind::adam, MomentFormat::block8}, StateFormat{OptimizerKind::lion, MomentFormat::bf16},
                                     StateFormat{OptimizerKind::sgd_momentum, MomentFormat::f32}}) {
     SCOPED_TRACE(text_of(format));
