@@ -30,7 +30,7 @@
 // an anonymous namespace, which gives internal linkage to every xsimd template instantiated with it; and no inline function of
 // other headers is called from a vector kernel. The only external symbol of such a file is its entry point; a test looks.
 //
-// Memory. Each block prefetches 1 KiB ahead in each input. The 16-bit weights are not read again soon by this core, so in large
+// Memory. Each block prefetches 2 KiB ahead in each input. The 16-bit weights are not read again soon by this core, so in large
 // tiles they are written past the cache, which saves reading the lines first. master and the moments are in the cache already
 // when they are written, and streaming them is a loss.
 #pragma once
@@ -43,7 +43,7 @@
 namespace spillway::cpu_adam {
 namespace {
 
-constexpr std::uintptr_t kPrefetchBytes = 1024;
+constexpr std::uintptr_t kPrefetchBytes = 2048;
 
 SPILLWAY_INLINE void prefetch_ahead(const void* address) {
   // Past the end of an array this is a hint about memory that is never read, so no pointer is formed to it.
