@@ -77,8 +77,8 @@ TEST_P(StageAndWorld, IsBitIdenticalForAnyBucketAndOverlap) {
   EXPECT_EQ(hashes.size(), 1u);
 }
 
-// Three of them divide nothing evenly. Whatever depends on their number does so on the host device, too.
-std::vector<int> worlds() { return testing::kSanitized || testing::on_cuda() ? std::vector<int>{3} : std::vector<int>{2, 3, 4}; }
+// Three of them divide nothing evenly.
+std::vector<int> worlds() { return testing::kSanitized ? std::vector<int>{3} : std::vector<int>{2, 3, 4}; }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, StageAndWorld, ::testing::Combine(::testing::Values(0, 1, 2, 3), ::testing::ValuesIn(worlds())),
                          [](const auto& info) { return "Stage" + std::to_string(std::get<0>(info.param)) + "World" + std::to_string(std::get<1>(info.param)); });
