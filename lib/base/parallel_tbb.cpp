@@ -20,6 +20,13 @@ namespace spillway {
 
 namespace {
 
+// oneTBB opens tbbbind with RTLD_DEEPBIND, on which AddressSanitizer ends the process.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kMayAskForNodes = false;
+#else
+constexpr bool kMayAskForNodes = true;
+#endif
+
 // Pieces [next, end) that wait for a thread; on a cache line of their own.
 struct alignas(64) Queue {
   std::atomic<std::int64_t> next{0};
@@ -72,6 +79,7 @@ class Pool {
   void divide(int threads) {
     threads_ = threads;
     nodes_.clear();
+    if (!kMayAskForNodes) return;
     const std::vector<tbb::numa_node_id> ids = tbb::info::numa_nodes();
     if (ids.size() < 2 || static_cast<std::size_t>(threads) < ids.size()) return;
     int cores = 0;
