@@ -6,12 +6,10 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "app/setup.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/file_system.h"
 #include "checkpoint/sequential_file.h"
 #include "spillway/error.h"
 
@@ -47,10 +45,8 @@ State state_of(const Plan& plan) {
 
 // As a save writes: bytes per second until they are on disk. Throws IoError, on a disk that is nearly full, say.
 double measured_write_rate(const std::string& folder) {
-  const std::string path = fmt::format("{}/.write-rate-{}", folder, checkpoint::unique_suffix());
   checkpoint::WriteBuffer buffer;
-  checkpoint::SequentialFile file(path, kMeasuredBytes, buffer.span());
-  ::unlink(path.c_str());  // the file lives on until it is closed, and no death leaves it behind
+  checkpoint::SequentialFile file = checkpoint::SequentialFile::unnamed(folder, kMeasuredBytes, buffer.span());
   const std::vector<std::byte> bytes(1 << 20, std::byte{0x5a});
   const auto start = std::chrono::steady_clock::now();
   for (std::int64_t written = 0; written < kMeasuredBytes; written += static_cast<std::int64_t>(bytes.size())) file.append(bytes);

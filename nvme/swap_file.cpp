@@ -1,7 +1,6 @@
 #include "swap_file.h"
 
 #include <cerrno>
-#include <cstdlib>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "base/unnamed_file.h"
 #include "errno_text.h"
 #include "spillway/error.h"
 #include "spillway/swap_store.h"
@@ -31,28 +31,9 @@ namespace {
   throw IoError(fmt::format("[nvme] make swap file ({}): {}; {}", folder, errno_text(error), advice));
 }
 
-// For file systems without O_TMPFILE. A kill between the two calls leaves an empty file.
-int open_then_unlink(const std::string& folder) {
-  std::string path = folder + "/.spillway-swap-XXXXXX";
-  const int fd = mkostemp(path.data(), O_CLOEXEC);
-  if (fd < 0) return -1;
-  if (unlink(path.c_str()) != 0) {
-    const int error = errno;
-    close(fd);
-    throw IoError(
-        fmt::format("[nvme] remove the name of swap file {}: {}; delete it by hand", path, errno_text(error)));
-  }
-  return fd;
-}
-
 int open_unnamed(const std::string& folder) {
-  struct stat status{};
-  if (stat(folder.c_str(), &status) != 0) throw_folder_error(folder, errno);
-  if (!S_ISDIR(status.st_mode)) throw_folder_error(folder, ENOTDIR);
-  int fd = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  // The folder is there, so these three only mean that the kernel or the file system has no O_TMPFILE.
-  if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) fd = open_then_unlink(folder);
-  if (fd < 0) throw_folder_error(folder, errno);
+  const int fd = open_unnamed_file(folder);
+  if (fd < 0) throw_folder_error(folder, -fd);
   return fd;
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "base/unnamed_file.h"
 #include "spillway/error.h"
 
 namespace spillway::checkpoint {
@@ -45,6 +46,18 @@ int Descriptor::close() {
 
 void throw_system_error(std::string_view attempt, const std::string& path, int error) {
   throw IoError(fmt::format("[checkpoint] {} {}: {}; {}", attempt, path, std::generic_category().message(error), advice_for(error)));
+}
+
+Descriptor create_file(const std::string& path) {
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file) throw_system_error("create", path, errno);
+  return file;
+}
+
+Descriptor create_unnamed_file(const std::string& folder) {
+  const int fd = open_unnamed_file(folder);
+  if (fd < 0) throw_system_error("create a file in", folder, -fd);
+  return Descriptor(fd);
 }
 
 Descriptor open_for_reading(const std::string& path) {
@@ -101,9 +114,7 @@ void reserve_space(const Descriptor& file, std::int64_t bytes, const std::string
 }
 
 void reserve_file(const std::string& path, std::int64_t bytes) {
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file) throw_system_error("create", path, errno);
-  reserve_space(file, bytes, path);
+  reserve_space(create_file(path), bytes, path);
 }
 
 void write_durably(const std::string& path, std::string_view text) {

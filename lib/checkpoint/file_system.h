@@ -36,6 +36,8 @@ class Descriptor {
 // "[checkpoint] ATTEMPT PATH: No space left on device; what to do"
 [[noreturn]] void throw_system_error(std::string_view attempt, const std::string& path, int error);
 
+Descriptor create_file(const std::string& path);            // for writing; it must not exist
+Descriptor create_unnamed_file(const std::string& folder);  // see base/unnamed_file.h
 Descriptor open_for_reading(const std::string& path);  // a regular file
 std::int64_t size_of_file(const Descriptor& file, const std::string& path);
 

@@ -23,15 +23,21 @@ WriteBuffer::WriteBuffer() : data_(static_cast<std::byte*>(::operator new(kBytes
 void WriteBuffer::Free::operator()(std::byte* data) const { ::operator delete(data, kPage); }
 
 SequentialFile::SequentialFile(std::string path, std::int64_t bytes, std::span<std::byte> buffer)
+    : SequentialFile(path, create_file(path), bytes, buffer) {}
+
+SequentialFile SequentialFile::unnamed(const std::string& folder, std::int64_t bytes, std::span<std::byte> buffer) {
+  return SequentialFile(folder, create_unnamed_file(folder), bytes, buffer);
+}
+
+SequentialFile::SequentialFile(std::string path, Descriptor file, std::int64_t bytes, std::span<std::byte> buffer)
     : path_(std::move(path)),
       bytes_(bytes),
       filling_(buffer.first(buffer.size() / 2)),
       other_(buffer.last(buffer.size() / 2)),
-      file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)),
+      file_(std::move(file)),
       engine_(make_io_engine({.name = "auto", .depth = 1})) {
   assert(!buffer.empty() && buffer.size() % (2 * kAlignment) == 0);
   assert(reinterpret_cast<std::uintptr_t>(buffer.data()) % kAlignment == 0);
-  if (!file_) throw_system_error("create", path_, errno);
   // The last block is written whole.
   constexpr auto alignment = static_cast<std::int64_t>(kAlignment);
   reserve_space(file_, (bytes + alignment - 1) / alignment * alignment, path_);

@@ -37,6 +37,9 @@ class SequentialFile {
   // written. Throws IoError, as every member does.
   SequentialFile(std::string path, std::int64_t bytes, std::span<std::byte> buffer);
 
+  // Likewise, of a file in `folder` that has no name and is gone with this object, or with the process.
+  static SequentialFile unnamed(const std::string& folder, std::int64_t bytes, std::span<std::byte> buffer);
+
   void append(std::span<const std::byte> bytes);
 
   // After all bytes: returns when they are on disk.
@@ -46,6 +49,8 @@ class SequentialFile {
   bool buffered() const { return buffered_; }
 
  private:
+  SequentialFile(std::string path, Descriptor file, std::int64_t bytes, std::span<std::byte> buffer);
+
   void bypass_page_cache(bool bypass);
   void flush(std::size_t bytes);
   void wait();
