@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 #include <liburing.h>
+#include <poll.h>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -22,6 +23,7 @@
 #include "io_engine_entry.h"
 #include "io_uring_setup_error.h"
 #include "spillway/error.h"
+#include "wake_event.h"
 
 namespace spillway {
 
@@ -132,8 +134,11 @@ class RegisteredMemory {
 
 class IoUringEngine final : public IoEngine {
  public:
+  // The ring has room for one more: the wait for a wake().
   explicit IoUringEngine(const IoEngineOptions& options)
-      : ring_(options.depth), memory_(ring_.get(), options.memory), depth_(options.depth) {}
+      : ring_(options.depth + 1), memory_(ring_.get(), options.memory), depth_(options.depth) {
+    wait_for_wake();
+  }
 
   ~IoUringEngine() override {
     std::array<IoResult, 16> results;
@@ -148,13 +153,13 @@ class IoUringEngine final : public IoEngine {
   int depth() const override { return depth_; }
 
   bool queue(const IoRequest& request) override {
-    assert(request.bytes >= 0 && request.bytes <= max_transfer_bytes);
+    assert(request.bytes >= 0 && request.tag != kNoTag);
     if (in_flight_ == depth_) return false;
-    // Never null: unsubmitted requests are at most `depth`, and the ring has at least as many entries.
+    // Never null: unsubmitted requests are at most `depth`, and the ring has more entries.
     io_uring_sqe* sqe = io_uring_get_sqe(ring_.get());
-    const auto bytes = static_cast<unsigned>(request.bytes);
+    const auto bytes = static_cast<unsigned>(std::min(request.bytes, max_transfer_bytes));
     const auto offset = static_cast<std::uint64_t>(request.offset);
-    const int piece = memory_.piece_of(request.data, request.bytes);
+    const int piece = memory_.piece_of(request.data, bytes);
     if (request.op == IoOp::read) {
       piece < 0 ? io_uring_prep_read(sqe, request.fd, request.data, bytes, offset)
                 : io_uring_prep_read_fixed(sqe, request.fd, request.data, bytes, offset, piece);
@@ -174,11 +179,17 @@ class IoUringEngine final : public IoEngine {
   int reap(std::span<IoResult> results, int min_results) override {
     const int wanted = std::min({min_results, static_cast<int>(results.size()), in_flight_});
     int count = take_finished(results);
-    while (count < wanted) {
-      enter(static_cast<unsigned>(wanted - count));
+    while (count < wanted && !asked_to_wake_.load()) {
+      enter(1);
       count += take_finished(results.subspan(static_cast<std::size_t>(count)));
     }
+    if (count < wanted) asked_to_wake_ = false;
     return count;
+  }
+
+  void wake() override {
+    asked_to_wake_ = true;
+    wake_event_.signal();
   }
 
  private:
@@ -189,14 +200,28 @@ class IoUringEngine final : public IoEngine {
       const auto room = static_cast<unsigned>(std::min(cqes.size(), results.size() - count));
       const unsigned ready = io_uring_peek_batch_cqe(ring_.get(), cqes.data(), room);
       if (ready == 0) break;
+      bool woken = false;
       for (unsigned i = 0; i < ready; ++i) {
         const int result = cqes[i]->res;
-        results[count++] = {cqes[i]->user_data, std::max(result, 0), std::max(-result, 0)};
+        if (cqes[i]->user_data == kNoTag) {
+          woken = true;
+        } else {
+          results[count++] = {cqes[i]->user_data, std::max(result, 0), std::max(-result, 0)};
+        }
       }
       io_uring_cq_advance(ring_.get(), ready);
+      if (woken) wait_for_wake();
     }
     in_flight_ -= static_cast<int>(count);
     return static_cast<int>(count);
+  }
+
+  // Has the ring report the next wake() as a result of its own.
+  void wait_for_wake() {
+    wake_event_.clear();
+    io_uring_sqe* sqe = io_uring_get_sqe(ring_.get());
+    io_uring_prep_poll_add(sqe, wake_event_.fd(), POLLIN);
+    sqe->user_data = kNoTag;
   }
 
   // Submits what is queued and waits for `wait_for` results. May return early; the caller looks again.
@@ -219,6 +244,8 @@ class IoUringEngine final : public IoEngine {
 
   static constexpr int kMaxRefusals = 10'000;
 
+  WakeEvent wake_event_;
+  std::atomic<bool> asked_to_wake_{false};
   Ring ring_;
   RegisteredMemory memory_;
   int depth_;

@@ -2,6 +2,7 @@
 // files opened with O_DIRECT; elsewhere submit() blocks.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cassert>
 #include <cerrno>
 #include <ctime>
@@ -9,10 +10,12 @@
 
 #include <fmt/format.h>
 #include <libaio.h>
+#include <poll.h>
 
 #include "errno_text.h"
 #include "io_engine_entry.h"
 #include "spillway/error.h"
+#include "wake_event.h"
 
 namespace spillway {
 
@@ -42,11 +45,13 @@ class Context {
 
 class LibaioEngine final : public IoEngine {
  public:
-  explicit LibaioEngine(int depth) : context_(depth), depth_(depth), requests_(static_cast<std::size_t>(depth)) {
+  // The kernel's queue has room for one more: the wait for a wake().
+  explicit LibaioEngine(int depth) : context_(depth + 1), depth_(depth), requests_(static_cast<std::size_t>(depth)) {
     for (iocb& request : requests_) free_.push_back(&request);
     queued_.reserve(requests_.size());
     refused_.reserve(requests_.size());
     events_.resize(requests_.size());
+    wait_for_wake();
   }
 
   ~LibaioEngine() override {
@@ -62,11 +67,11 @@ class LibaioEngine final : public IoEngine {
   int depth() const override { return depth_; }
 
   bool queue(const IoRequest& request) override {
-    assert(request.bytes >= 0 && request.bytes <= max_transfer_bytes);
+    assert(request.bytes >= 0);
     if (in_flight() == depth_) return false;
     iocb* slot = free_.back();
     free_.pop_back();
-    const auto bytes = static_cast<std::size_t>(request.bytes);
+    const auto bytes = static_cast<std::size_t>(std::min(request.bytes, max_transfer_bytes));
     if (request.op == IoOp::read) {
       io_prep_pread(slot, request.fd, request.data, bytes, request.offset);
     } else {
@@ -108,21 +113,47 @@ class LibaioEngine final : public IoEngine {
       refused_.pop_back();
     }
     while (count < room) {
-      timespec poll = {0, 0};
-      const bool must_wait = count < wanted;
-      const int got = io_getevents(context_.get(), must_wait ? wanted - count : 0, room - count, events_.data(),
-                                   must_wait ? nullptr : &poll);
-      if (got == -EINTR) continue;
-      if (got < 0) throw_failure("wait", -got);
+      const bool must_wait = count < wanted && !asked_to_wake_.load();
+      const int got = get_events(room - count, must_wait);
       for (const io_event& event : std::span(events_).first(static_cast<std::size_t>(got))) {
-        results[static_cast<std::size_t>(count++)] = take(event);
+        if (event.obj == &wake_request_) {
+          wait_for_wake();
+        } else {
+          results[static_cast<std::size_t>(count++)] = take(event);
+        }
       }
-      if (count >= wanted) break;
+      if (!must_wait) break;
     }
+    if (count < wanted) asked_to_wake_ = false;
     return count;
   }
 
+  void wake() override {
+    asked_to_wake_ = true;
+    wake_event_.signal();
+  }
+
  private:
+  // Has the kernel report a wake() among the results. One that cannot (before Linux 4.18) has reap() look every millisecond.
+  void wait_for_wake() {
+    wake_event_.clear();
+    io_prep_poll(&wake_request_, wake_event_.fd(), POLLIN);
+    iocb* request = &wake_request_;
+    int result = 0;
+    while ((result = io_submit(context_.get(), 1, &request)) == -EINTR) {
+    }
+    wake_is_reported_ = result == 1;
+  }
+
+  // Stores events; waits for at least one, if told to, but no longer than it may take to notice a wake().
+  int get_events(int room, bool wait) {
+    timespec limit = {0, wait ? 1'000'000 : 0};
+    const int got = io_getevents(context_.get(), wait ? 1 : 0, room, events_.data(), wait && wake_is_reported_ ? nullptr : &limit);
+    if (got == -EINTR) return 0;
+    if (got < 0) throw_failure("wait", -got);
+    return got;
+  }
+
   int in_flight() const { return depth_ - static_cast<int>(free_.size() - refused_.size()); }
 
   IoResult take(const io_event& event) {
@@ -139,7 +170,11 @@ class LibaioEngine final : public IoEngine {
 
   static constexpr int kMaxRefusals = 10'000;
 
-  Context context_;
+  WakeEvent wake_event_;
+  iocb wake_request_{};
+  bool wake_is_reported_ = false;
+  std::atomic<bool> asked_to_wake_{false};
+  Context context_;  // after what it refers to
   int depth_;
   std::vector<iocb> requests_;  // one slot per request in flight
   std::vector<iocb*> free_;

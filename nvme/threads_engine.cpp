@@ -46,7 +46,7 @@ class FixedQueue {
 };
 
 IoResult perform(const IoRequest& request) {
-  const auto bytes = static_cast<std::size_t>(request.bytes);
+  const auto bytes = static_cast<std::size_t>(std::min(request.bytes, IoEngine::max_transfer_bytes));
   for (;;) {
     const ssize_t moved = request.op == IoOp::read ? pread(request.fd, request.data, bytes, request.offset)
                                                    : pwrite(request.fd, request.data, bytes, request.offset);
@@ -78,7 +78,7 @@ class ThreadsEngine final : public IoEngine {
   int depth() const override { return depth_; }
 
   bool queue(const IoRequest& request) override {
-    assert(request.bytes >= 0 && request.bytes <= max_transfer_bytes);
+    assert(request.bytes >= 0);
     if (in_flight_ == depth_) return false;
     {
       const std::lock_guard lock(mutex_);
@@ -95,11 +95,22 @@ class ThreadsEngine final : public IoEngine {
     const auto wanted =
         static_cast<std::size_t>(std::max(0, std::min({min_results, static_cast<int>(results.size()), in_flight_})));
     std::unique_lock lock(mutex_);
-    result_ready_.wait(lock, [&] { return results_.size() >= wanted; });
+    if (results_.size() < wanted) {
+      result_ready_.wait(lock, [&] { return results_.size() >= wanted || woken_; });
+      woken_ = false;
+    }
     const std::size_t count = std::min(results.size(), results_.size());
     for (IoResult& result : results.first(count)) result = results_.pop();
     in_flight_ -= static_cast<int>(count);
     return static_cast<int>(count);
+  }
+
+  void wake() override {
+    {
+      const std::lock_guard lock(mutex_);
+      woken_ = true;
+    }
+    result_ready_.notify_one();
   }
 
  private:
@@ -131,11 +142,12 @@ class ThreadsEngine final : public IoEngine {
   int depth_;
   int in_flight_ = 0;  // queued and not yet reaped; the owner's alone
 
-  std::mutex mutex_;  // guards the queues and the flag
+  std::mutex mutex_;  // guards the queues and the flags
   std::condition_variable request_ready_, result_ready_;
   FixedQueue<IoRequest> requests_;
   FixedQueue<IoResult> results_;
   bool stopping_ = false;
+  bool woken_ = false;
 
   std::vector<std::thread> threads_;
 };

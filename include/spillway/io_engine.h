@@ -1,6 +1,7 @@
 // Asynchronous file I/O: queue requests, submit them, reap their results. One engine belongs to one
-// thread at a time; it may be made on one, used on another and destroyed on a third, if the caller orders
-// these. Implementations: io_uring, libaio, threads.
+// thread at a time; unless it is promised to one (IoEngineOptions::one_thread) it may be made on one, used on another
+// and destroyed on a third, if the caller orders these. Only wake() may be called by any thread.
+// Implementations: io_uring, libaio, threads.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +10,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace spillway {
 
 enum class IoOp : std::uint8_t { read, write };
+
+inline constexpr std::uint64_t kNoTag = ~std::uint64_t{0};
 
 // The buffer belongs to the request from queue() until its result has been reaped. For files opened
 // with O_DIRECT, offset, address and length are multiples of the file's alignment (4096 always serves).
@@ -21,8 +25,8 @@ struct IoRequest {
   int fd;
   std::int64_t offset;
   std::byte* data;
-  std::int64_t bytes;   // at most IoEngine::max_transfer_bytes
-  std::uint64_t tag;    // returned with the result
+  std::int64_t bytes;   // more than IoEngine::max_transfer_bytes is moved in part: a short transfer
+  std::uint64_t tag;    // returned with the result; not kNoTag
 };
 
 struct IoResult {
@@ -53,6 +57,11 @@ class IoEngine {
   // Submits what is queued if it has to wait. EINTR and EAGAIN of the engine's own calls are handled
   // inside; those of a request are its result. Throws IoError only if the engine itself fails.
   virtual int reap(std::span<IoResult> results, int min_results) = 0;
+
+  // Makes a reap() that waits, or else the next one that would have to, return with what there is. For any thread, as long
+  // as the engine lives. Best effort where the kernel offers no way to be woken (polled rings): then that reap() returns
+  // with the next result.
+  virtual void wake() = 0;
 };
 
 struct IoEngineOptions {
@@ -62,6 +71,15 @@ struct IoEngineOptions {
   // pin it once, and not again for every request; where the kernel will not, a warning says so, once. Costs start-up time
   // that grows with the memory.
   std::span<std::byte> memory = {};
+  // Descriptors that most requests will name, which outlive the engine: io_uring has them looked up once.
+  std::vector<int> files = {};
+  // The engine is made, used and destroyed by one thread, wake() aside: io_uring then takes the flags that tie a ring to it.
+  bool one_thread = false;
+  // On request, io_uring only (other engines warn and go without): a thread of the kernel takes submissions off the ring;
+  // completions are polled for instead of interrupting. Where the kernel or the device will not, a warning says so and the
+  // engine goes on without, with the same results.
+  bool submission_polling = false;
+  bool completion_polling = false;
 };
 
 // "auto" takes the first engine that works here, and warns once if it is not the best one built in; an

@@ -51,6 +51,7 @@ class FaultyEngine final : public IoEngine {
   }
 
   void submit() override { inner_->submit(); }
+  void wake() override { inner_->wake(); }
 
   int reap(std::span<IoResult> results, int min_results) override {
     const int wanted = std::min({min_results, static_cast<int>(results.size()), in_flight_});
