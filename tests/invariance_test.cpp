@@ -69,7 +69,7 @@ std::vector<Variant> placements() {
            EXPECT_GT(tiles[2], 0);
          };
        }},
-      {"activation checkpoints on the host", [](RunSetup& s, const std::string&) { s.config.checkpoint_activations_on_host = true; }},
+      {"activation checkpoints on the host", [](RunSetup& s, const std::string&) { s.config.offload_activations = OffloadDevice::cpu; }},
   };
 }
 

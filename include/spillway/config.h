@@ -65,6 +65,15 @@ struct LossScaleConfig {
   double min_scale = 1.0;
 };
 
+// DeepSpeed's "aio" section: how each folder of the NVMe tier is read and written.
+struct AioConfig {
+  std::optional<std::int64_t> block_size;   // bytes of one request, rounded up to whole pages; unset: 1 MiB
+  std::optional<std::int64_t> queue_depth;  // requests in flight per ring; unset: by the disk's measured latency and bandwidth
+  int intra_op_parallelism = 1;             // rings per folder
+  bool single_submit = false;               // each request is submitted by itself
+  bool overlap_events = true;               // false: a batch of requests is waited for before the next is submitted
+};
+
 // How state is put on tiers.
 enum class PlacementPolicy : std::uint8_t {
   exact,  // each kind of state on the tier its `device` names (and `ratio` splits)
@@ -84,6 +93,10 @@ struct SpillwayConfig {
   AccumulationOrder schedule = AccumulationOrder::micro_batch_major;
   std::string io_engine = "auto";             // auto, io_uring, libaio, threads
   bool verify = true;                         // checksum every tile read back from NVMe
+  bool submission_polling = false;            // io_uring: see IoEngineOptions
+  bool completion_polling = false;
+  // Where finished gradients wait for an optimizer that runs on the host: cpu or nvme.
+  OffloadDevice offload_gradients = OffloadDevice::cpu;
   int threads = 0;                            // compute threads; 0: one per core of the affinity mask
   std::vector<std::string> frozen;            // patterns (* and ?) of parameter names that are not trained
   double comm_timeout_s = 60.0;               // a rank not heard for so long is given up
@@ -128,7 +141,10 @@ struct Config {
   bool overlap_comm = true;                          // collectives beside compute; false: in its order
   std::int64_t hpz_partition_size = 1;               // ranks that shard among themselves; 1: all (zero_hpz_partition_size)
 
-  bool checkpoint_activations_on_host = false;  // activation_checkpointing.cpu_checkpointing
+  // Where a layer's input waits for its backward: spillway.offload_activations, or cpu with
+  // activation_checkpointing.cpu_checkpointing.
+  OffloadDevice offload_activations = OffloadDevice::none;
+  AioConfig aio;
 
   std::int64_t steps_per_print = 0;  // 0: the command line's default
   bool wall_clock_breakdown = false;

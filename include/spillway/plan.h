@@ -272,7 +272,8 @@ struct PlanRequest {
   OffloadDevice offload_optimizer = OffloadDevice::none;
   double offload_optimizer_ratio = 1.0;
   std::int64_t persistence_threshold = 0;  // elements; layers at or below stay on the device
-  bool activations_on_host = false;
+  OffloadDevice offload_gradients = OffloadDevice::cpu;  // finished ones, of layers that are updated on the host
+  OffloadDevice offload_activations = OffloadDevice::none;
   int rank = 0;
   int world_size = 1;
   int hpz_partition_size = 1;      // ranks that shard among themselves, from stage 1 on; 1: all

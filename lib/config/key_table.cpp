@@ -263,7 +263,7 @@ constexpr Key kTable[] = {
     // Activations
     section("activation_checkpointing"),
     used("activation_checkpointing.cpu_checkpointing", kAny,
-         [](S& s) -> F { return &s.config.checkpoint_activations_on_host; }),
+         [](S& s) -> F { return &s.cpu_checkpointing; }),
     no_effect("activation_checkpointing.partition_activations", kBool, "false", "there is no model parallelism"),
     no_effect("activation_checkpointing.contiguous_memory_optimization", kBool, "false", kPlanned),
     no_effect("activation_checkpointing.number_checkpoints", kNumber, "null", "one checkpoint per layer"),

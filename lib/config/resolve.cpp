@@ -29,6 +29,7 @@ class Resolver {
     legacy_offload();
     offload_param();
     offload_optimizer();
+    activations();
     buckets();
     partition_groups();
     tile_size();
@@ -231,6 +232,10 @@ class Resolver {
               "DeepSpeed accepts less than 1 only with stage 3; here any stage splits its state");
     }
     nvme_path(section, offload, settings_.optimizer_nvme_path);
+  }
+
+  void activations() {
+    if (settings_.cpu_checkpointing) config_.offload_activations = OffloadDevice::cpu;
   }
 
   void buckets() {

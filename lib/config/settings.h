@@ -56,6 +56,8 @@ struct Settings {
   std::optional<double> warmup_min_ratio;
   std::optional<double> cos_min_ratio;
 
+  bool cpu_checkpointing = false;  // activation_checkpointing
+
   std::optional<std::string> param_nvme_path;
   std::optional<std::string> optimizer_nvme_path;
 

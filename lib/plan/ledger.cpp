@@ -66,7 +66,9 @@ std::vector<Change> possible_changes() {
       lower_param(OffloadDevice::cpu, "zero_optimization.stage: 3 with offload_param.device: \"cpu\""),
       lower_param(OffloadDevice::nvme, "zero_optimization.stage: 3 with offload_param.device: \"nvme\" (with nvme_path)"),
       [](PlanRequest& r) {
-        return std::string(std::exchange(r.activations_on_host, true) ? "" : "activation_checkpointing.cpu_checkpointing: true");
+        if (r.offload_activations != OffloadDevice::none) return std::string();
+        r.offload_activations = OffloadDevice::cpu;
+        return std::string("activation_checkpointing.cpu_checkpointing: true");
       },
       [](PlanRequest& r) {
         return r.shape.batch % 2 == 0 ? rebatch(r, r.shape.batch / 2, r.accumulation_steps * 2) : std::string();

@@ -171,7 +171,7 @@ void ComputeLowering::add_op(std::size_t u) {
 
 // Every block's input but the last one's leaves for the host; backward of the last block follows at once.
 void ComputeLowering::offload_activation(std::size_t u, const ComputeOp& op) {
-  if (!request_.activations_on_host || op.layer >= head_ - 2) return;
+  if (request_.offload_activations == OffloadDevice::none || op.layer >= head_ - 2) return;
   const auto l = static_cast<std::size_t>(op.layer);
   saved_[l] = add_transient(plan_, fmt::format("saved output of {}, micro-batch {}", layer(op.layer).name, op.micro_batch),
                             Tier::host, Owner::activations, activation_bytes());

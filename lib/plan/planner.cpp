@@ -212,7 +212,8 @@ PlanRequest make_request(const Config& config, const ModelSpec& spec, const std:
   request.offload_optimizer = config.offload_optimizer.device;
   request.offload_optimizer_ratio = config.offload_optimizer.ratio;
   request.persistence_threshold = config.param_persistence_threshold;
-  request.activations_on_host = config.checkpoint_activations_on_host;
+  request.offload_gradients = config.spillway.offload_gradients;
+  request.offload_activations = config.offload_activations;
   request.world_size = static_cast<int>(config.world_size);
   request.hpz_partition_size = static_cast<int>(config.hpz_partition_size);
   request.reduce_bucket_size = config.reduce_bucket_size;
