@@ -49,13 +49,33 @@ names = {suite.split(":")[-1] for test in json.load(sys.stdin) for suite in test
 print("\n".join(sorted(name for name in names if name and not name.startswith("no_"))))'
 }
 
-# run_tests FOLDER ARGUMENT...: compiles the folder, runs `meson test ARGUMENT...` in it, adds to the counts.
-# Whatever keeps the tests from running counts as one failure.
+# needed_targets FOLDER SUITE EXCLUDED: what the tests of the suite, less those of the other, run.
+needed_targets() {
+  meson introspect "$1" --tests --targets | "$python" -c '
+import json, os, sys
+folder, wanted, unwanted = sys.argv[1:]
+known = json.load(sys.stdin)
+files = {target["id"]: target["filename"] for target in known["targets"]}
+needed = set()
+for test in known["tests"]:
+    suites = {suite.split(":")[-1] for suite in test["suite"]}
+    if wanted in suites and unwanted not in suites:
+        needed.update(name for target in test["depends"] for name in files[target])
+print("\n".join(sorted(os.path.relpath(name, folder) for name in needed)))' "$1" "$2" "$3"
+}
+
+# run_tests FOLDER [TARGET...] -- ARGUMENT...: compiles the targets (none: all), runs `meson test ARGUMENT...` there, adds to
+# the counts. Whatever keeps the tests from running counts as one failure.
 run_tests() {
-  local folder=$1 status=0 counts=(0 1 0)
+  local folder=$1 status=0 counts=(0 1 0) targets=()
+  shift
+  while [[ $1 != -- ]]; do
+    targets+=("$1")
+    shift
+  done
   shift
   say "== $folder: compiling"
-  if compile "$folder"; then
+  if compile "$folder" "${targets[@]}"; then
     say "== $folder: testing"
     # What an earlier run left must not be counted: Meson reads a crashed test's old report.
     rm -f "$folder"/*.xml "$folder"/meson-logs/testlog*
@@ -77,7 +97,9 @@ run_tests() {
 # run_sanitizer NAME SANITIZERS
 run_sanitizer() {
   if configure "build-$1" "${sanitizer_options[@]}" "-Db_sanitize=$2"; then
-    run_tests "build-$1" --suite fast --no-suite "no_$1" --timeout-multiplier 5
+    local targets
+    mapfile -t targets < <(needed_targets "build-$1" fast "no_$1")
+    run_tests "build-$1" "${targets[@]}" -- --suite fast --no-suite "no_$1" --timeout-multiplier 5
   else
     failed=$((failed + 1))
   fi
@@ -90,13 +112,13 @@ run_plain() {
     return
   fi
   if [[ $1 == all ]]; then
-    run_tests build
+    run_tests build --
     return
   fi
   names=$(declared_suites)
   grep -qxF -- "$1" <<<"$names" ||
     die "no suite '$1'; there are: $(paste -sd, - <<<"$names"$'\nasan\ntsan' | sed 's/,/, /g')"
-  run_tests build --suite "$1"
+  run_tests build -- --suite "$1"
 }
 
 run_asan() {
