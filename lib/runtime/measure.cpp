@@ -128,13 +128,12 @@ DiskRates measure_disk(const std::string& folder, const std::string& io_engine) 
   constexpr int count = 16;
   constexpr std::int64_t bytes = 4 << 20;
   SwapStoreOptions options;
-  options.folder = folder;
-  options.bytes = count * bytes;
+  options.paths = {{folder}};
   options.engine.name = io_engine;
   options.verify = false;
-  for (int i = 0; i < count; ++i) options.extents.push_back({"rate measurement", i * bytes, bytes});
+  for (int i = 0; i < count; ++i) options.extents.push_back({"rate measurement", bytes});
   const std::unique_ptr<SwapStore> store = make_swap_store(std::move(options));
-  const std::unique_ptr<SwapChannel> channel = store->open_channel();
+  const std::unique_ptr<SwapChannel> channel = store->open_channel(IoPriority::streaming);
   std::vector<std::byte> memory(static_cast<std::size_t>(count * bytes + SwapStore::alignment));
   std::byte* const start = aligned(memory);
   const auto finish = [&] {
