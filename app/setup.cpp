@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/log.h"
 #include "base/parallel.h"
@@ -115,15 +116,9 @@ std::int64_t host_memory_left(const Plan& plan, const Device& device, int ranks_
 }
 
 std::string nvme_folder(const Config& config) {
-  const bool both = config.offload_param.device == OffloadDevice::nvme && config.offload_optimizer.device == OffloadDevice::nvme;
-  if (both && config.offload_param.nvme_path != config.offload_optimizer.nvme_path) {
-    throw ConfigError(fmt::format("zero_optimization.offload_param.nvme_path is \"{}\" and offload_optimizer.nvme_path is \"{}\"; "
-                                  "this version swaps to one folder: give both the same",
-                                  config.offload_param.nvme_path, config.offload_optimizer.nvme_path));
-  }
-  if (config.offload_optimizer.device == OffloadDevice::nvme) return config.offload_optimizer.nvme_path;
-  if (config.offload_param.device == OffloadDevice::nvme) return config.offload_param.nvme_path;
-  return {};
+  const std::vector<std::string> paths = nvme_folders(config).paths;
+  if (paths.size() > 1) throw ConfigError(fmt::format("the NVMe tier is {}; this version swaps to one folder: name one", fmt::join(paths, ", ")));
+  return paths.empty() ? std::string() : paths.front();
 }
 
 namespace {

@@ -32,7 +32,7 @@ std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan, st
   const std::int64_t bytes = plan.tiers[static_cast<std::size_t>(Tier::nvme)].peak;
   if (bytes == 0) return nullptr;
   SwapStoreOptions options;
-  options.folder = config.offload_optimizer.nvme_path.empty() ? config.offload_param.nvme_path : config.offload_optimizer.nvme_path;
+  options.folder = nvme_folders(config).paths.front();
   options.bytes = bytes;
   options.engine.name = config.spillway.io_engine;
   options.engine.memory = pinned;
