@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/log.h"
 #include "runtime/rank_links.h"
@@ -31,8 +32,10 @@ constexpr std::uint32_t kRehearsals = 2;
 std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan, std::span<std::byte> pinned, const EngineOptions& engine_options) {
   const std::int64_t bytes = plan.tiers[static_cast<std::size_t>(Tier::nvme)].peak;
   if (bytes == 0) return nullptr;
+  const std::vector<std::string> folders = nvme_folders(config).paths;
+  if (folders.size() > 1) throw ConfigError(fmt::format("the NVMe tier is {}; this version swaps to one folder: name one", fmt::join(folders, ", ")));
   SwapStoreOptions options;
-  options.folder = nvme_folders(config).paths.front();
+  options.folder = folders.front();
   options.bytes = bytes;
   options.engine.name = config.spillway.io_engine;
   options.engine.memory = pinned;
