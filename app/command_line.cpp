@@ -111,7 +111,7 @@ void add_export_options(CLI::App& command, ExportOptions& options) {
 
 void add_doctor_options(CLI::App& command, DoctorOptions& options) {
   command.add_option("--nvme-path", options.nvme_paths, "folders to measure as the NVMe tier")->option_text("DIR...");
-  command.add_option("--config", options.config, "measure the nvme_path of this one")->option_text("FILE");
+  command.add_option("--config", options.config, "measure the folders of this one's nvme_path")->option_text("FILE");
   command.add_flag("--json", options.json, "everything as one JSON object");
 }
 

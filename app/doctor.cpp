@@ -3,24 +3,27 @@
 
 #include "app/commands.h"
 #include "app/machine_facts.h"
-#include "app/setup.h"
+#include "app/nvme_space.h"
 #include "base/parallel.h"
 #include "report/machine_report.h"
 #include "runtime/measure.h"
-#include "spillway/disk_probe.h"
+#include "spillway/config.h"
+#include "spillway/device.h"
 #include "spillway/error.h"
 
 namespace spillway::app {
 
 namespace {
 
-void measure(DiskFacts& disk, const std::string& io_engine) {
+void measure(DiskFacts& disk, const DiskProbeOptions& probe) {
   if (!disk.error.empty()) return;
   try {
-    const DiskRates rates = probe_disk(disk.path, {.engine = {.name = io_engine}});
+    const DiskRates rates = probe_disk(disk.path, probe);
     disk.read_bytes_per_s = rates.read_bytes;
     disk.write_bytes_per_s = rates.write_bytes;
     disk.mixed_bytes_per_s = rates.mixed_bytes;
+    disk.latency_s = rates.latency_s;
+    disk.buffered = rates.buffered;
   } catch (const Error& error) {
     disk.error = error.what();
   }
@@ -32,12 +35,13 @@ int doctor(const DoctorOptions& options) {
   MachineReport report;
   report.version = version();
   std::vector<std::string> folders = options.nvme_paths;
-  std::string io_engine = "auto";
+  DiskProbeOptions probe;
   if (!options.config.empty()) {
     const Config config = load_config(options.config, {1, 0});
     set_parallel_threads(config.spillway.threads);
-    io_engine = config.spillway.io_engine;
-    if (const std::string folder = nvme_folder(config); !folder.empty()) folders.push_back(folder);
+    probe = probe_options(config);
+    const std::vector<std::string> named = nvme_folders(config).paths;
+    folders.insert(folders.end(), named.begin(), named.end());
   }
   report.host = host_facts();
   report.host.optimizer_bytes_per_s = measure_optimizer({});
@@ -46,7 +50,7 @@ int doctor(const DoctorOptions& options) {
   bool usable = true;
   for (const std::string& folder : folders) {
     report.disks.push_back(disk_facts(folder));
-    measure(report.disks.back(), io_engine);
+    measure(report.disks.back(), probe);
     usable = usable && report.disks.back().error.empty();
   }
   const std::string text = options.json ? machine_json(report) + "\n" : machine_text(report);

@@ -5,7 +5,9 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "app/nvme_space.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/text.h"
@@ -15,7 +17,6 @@
 #include "spillway/error.h"
 #include "spillway/ops.h"
 #include "spillway/optimizer.h"
-#include "spillway/swap_store.h"
 
 namespace spillway::app {
 
@@ -78,8 +79,8 @@ void fill_in_budgets(const Setup& setup, int ranks_on_machine, PlanRequest& requ
     if (!device && fill) device = (available - host.value_or(available / 2));
     if (!host) host = fill ? available - *device : available;
   }
-  const std::string folder = nvme_folder(config);
-  if (!nvme && !folder.empty()) nvme = free_bytes(folder) / ranks_on_machine;
+  const std::vector<std::string> folders = nvme_folders(config).paths;
+  if (!nvme && !folders.empty()) nvme = free_nvme_bytes(folders) / ranks_on_machine;
 }
 
 // The arena of a device without memory of its own and the host tier come out of the same memory.
@@ -114,18 +115,6 @@ std::int64_t host_memory_left(const Plan& plan, const Device& device, int ranks_
   return std::min(available - arena - host, tier.budget.value_or(available) - host);
 }
 
-std::string nvme_folder(const Config& config) {
-  const bool both = config.offload_param.device == OffloadDevice::nvme && config.offload_optimizer.device == OffloadDevice::nvme;
-  if (both && config.offload_param.nvme_path != config.offload_optimizer.nvme_path) {
-    throw ConfigError(fmt::format("zero_optimization.offload_param.nvme_path is \"{}\" and offload_optimizer.nvme_path is \"{}\"; "
-                                  "this version swaps to one folder: give both the same",
-                                  config.offload_param.nvme_path, config.offload_optimizer.nvme_path));
-  }
-  if (config.offload_optimizer.device == OffloadDevice::nvme) return config.offload_optimizer.nvme_path;
-  if (config.offload_param.device == OffloadDevice::nvme) return config.offload_param.nvme_path;
-  return {};
-}
-
 namespace {
 
 // What there is to train.
@@ -150,10 +139,8 @@ Setup load(const RunOptions& options, std::int64_t world_size, bool says) {
 }
 
 MachineRates rates_of(const Setup& setup, Device& device) {
-  std::vector<std::string> folders;
-  if (std::string folder = nvme_folder(setup.config); !folder.empty()) folders.push_back(std::move(folder));
-  return spillway::measure_rates(device, setup.spec, setup.request.shape, setup.config.dtype, setup.request.state, folders,
-                                 {.engine = {.name = setup.config.spillway.io_engine}});
+  return spillway::measure_rates(device, setup.spec, setup.request.shape, setup.config.dtype, setup.request.state, nvme_folders(setup.config).paths,
+                                 probe_options(setup.config));
 }
 
 }  // namespace
@@ -161,6 +148,7 @@ MachineRates rates_of(const Setup& setup, Device& device) {
 Setup prepare(const RunOptions& options, const Job& job, bool saves) {
   Setup setup = load(options, job.size(), job.leads());
   setup.request.rank = job.rank();
+  if (job.leads()) warn_of_shared_disks(nvme_folders(setup.config).paths);
   setup.device = open_device(setup, job.local_rank(), job.local_size());
   const std::int64_t tile_bytes = state_layout(setup.request.state, setup.request.tile_size).bytes;
   if (saves) setup.request.snapshot_bytes = setup.config.spillway.checkpoint_memory.value_or(kSnapshotTiles * tile_bytes);
@@ -193,16 +181,16 @@ void measure_rates(Job& job, Setup& setup) {
   const CommRates comm = measure_comm_rates(*ranks, *device);
   setup.rates.comm_bytes = comm.bytes_per_s;
   setup.rates.comm_latency_s = comm.latency_s;
-  if (job.local_size() == 1 || job.local_rank() != 0 || nvme_folder(setup.config).empty()) return;
+  const std::vector<std::string> folders = nvme_folders(setup.config).paths;
+  if (job.local_size() == 1 || job.local_rank() != 0 || folders.empty()) return;
   log_info(fmt::format("{}: {} ranks share the disk under '{}': {:.2f} GB/s read and {:.2f} GB/s written for each while all of them are at it",
-                       job.world().host(), job.local_size(), nvme_folder(setup.config), setup.rates.nvme_read_bytes * 1e-9,
+                       job.world().host(), job.local_size(), fmt::join(folders, "', '"), setup.rates.nvme_read_bytes * 1e-9,
                        setup.rates.nvme_write_bytes * 1e-9));
 }
 
 Setup prepare_on_paper(const RunOptions& options, const PaperWorld& world) {
   Setup setup = load(options, world.ranks, true);
   setup.request.rank = static_cast<int>(world.rank);
-  nvme_folder(setup.config);  // one, or it is refused
   const std::string& profile = world.profile.empty() ? setup.config.spillway.profile : world.profile;
   if (!profile.empty()) {
     setup.rates = load_rates(profile);

@@ -51,7 +51,4 @@ Plan plan_for_machine(const Setup& setup, int ranks_on_machine);
 // Host memory beyond the plan's that the budget and the machine have.
 std::int64_t host_memory_left(const Plan& plan, const Device& device, int ranks_on_machine);
 
-// The folder of the NVMe tier, or empty if the configuration uses none.
-std::string nvme_folder(const Config& config);
-
 }  // namespace spillway::app

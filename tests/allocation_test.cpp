@@ -128,7 +128,7 @@ RunSetup run_on(OffloadDevice device, const std::string& folder) {
   RunSetup setup = testing::tiny_run();
   for (OffloadConfig* offload : {&setup.config.offload_param, &setup.config.offload_optimizer}) {
     offload->device = device;
-    offload->nvme_path = folder;
+    offload->nvme_paths = {folder};
   }
   return setup;
 }

@@ -34,14 +34,17 @@ class Doctor(cli.CliTest):
         self.assertEqual(disk["error"], "")
         free = os.statvfs(self.path("swap"))
         self.assertAlmostEqual(disk["free_bytes"], free.f_bavail * free.f_frsize, delta=0.1 * disk["free_bytes"])
-        for rate in ("read_bytes_per_s", "write_bytes_per_s", "mixed_bytes_per_s"):
+        for rate in ("read_bytes_per_s", "write_bytes_per_s", "mixed_bytes_per_s", "latency_s"):
             self.assertGreater(disk[rate], 0)
         self.assertEqual(list(self.path("swap").iterdir()), [])
 
-    def test_takes_the_folder_of_a_configuration(self):
-        config = self.config(cli.offload(optimizer="nvme", path="."))
+    def test_takes_the_folders_of_a_configuration(self):
+        for name in ("a", "b"):
+            self.path(name).mkdir()
+        config = self.config(cli.offload(param="nvme", optimizer="nvme", path=["a", "b"]), {"aio": {"block_size": 262144, "queue_depth": 8}})
         report = json.loads(self.spillway("doctor", "--json", "--config", config).out)
-        self.assertEqual([disk["path"] for disk in report["disks"]], ["."])
+        self.assertEqual([disk["path"] for disk in report["disks"]], ["a", "b"])
+        self.assertEqual([disk["error"] for disk in report["disks"]], ["", ""])
 
     def test_a_folder_that_is_none_is_said_and_is_the_status(self):
         run = self.spillway("doctor", "--nvme-path", "none")

@@ -1,6 +1,7 @@
 """Planning for many ranks without starting them: what is printed, and what is refused."""
 
 import json
+import os
 import sys
 
 sys.path.insert(0, __file__.rpartition("/")[0])
@@ -92,6 +93,24 @@ class PlanOfManyRanks(cli.CliTest):
     def test_a_batch_that_the_ranks_cannot_share_is_refused(self):
         run = self.run_command(self.arguments("plan", self.config({"train_batch_size": 20}), "--ranks", "8", "--profile", "cluster.json"))
         self.assert_refused(run, COMMAND_LINE, "train_batch_size", "20")
+
+
+class PlanOfNvmeFolders(cli.CliTest):
+    def test_room_is_what_their_file_systems_have_each_counted_once(self):
+        for name in ("a", "b"):
+            self.path(name).mkdir()
+        config = self.config(cli.offload(param="nvme", optimizer="nvme", path=["a", "b"]))
+        run = self.run_command(self.arguments("plan", config, "--json"))
+        self.assertEqual(run.status, 0, run.err)
+        self.assertIn("'a' and 'b' are on one file system", run.err)
+        free = os.statvfs(self.folder)
+        self.assertAlmostEqual(json.loads(run.out)["tiers"]["nvme"]["budget"] / (free.f_bavail * free.f_frsize), 1, delta=0.3)
+
+    def test_one_folder_twice_is_refused(self):
+        self.path("a").mkdir()
+        self.path("link").symlink_to("a")
+        run = self.run_command(self.arguments("plan", self.config(cli.offload(optimizer="nvme", path=["a", "link"]))))
+        self.assert_refused(run, COMMAND_LINE, "offload_optimizer.nvme_path", '"a" and "link" are the same folder')
 
 
 tap.main()

@@ -29,7 +29,7 @@ RunSetup run_on_nvme(const std::string& folder) {
   RunSetup setup = tiny_run();
   for (OffloadConfig* offload : {&setup.config.offload_param, &setup.config.offload_optimizer}) {
     offload->device = OffloadDevice::nvme;
-    offload->nvme_path = folder;
+    offload->nvme_paths = {folder};
   }
   return setup;
 }

@@ -18,12 +18,12 @@ struct Variant {
 
 void optimizer_on(RunSetup& setup, OffloadDevice device, const std::string& folder) {
   setup.config.offload_optimizer.device = device;
-  setup.config.offload_optimizer.nvme_path = folder;
+  setup.config.offload_optimizer.nvme_paths = {folder};
 }
 
 void parameters_on(RunSetup& setup, OffloadDevice device, const std::string& folder) {
   setup.config.offload_param.device = device;
-  setup.config.offload_param.nvme_path = folder;
+  setup.config.offload_param.nvme_paths = {folder};
 }
 
 std::vector<Variant> placements() {

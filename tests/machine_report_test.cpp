@@ -43,7 +43,7 @@ MachineReport good_machine() {
     report.devices.push_back(device);
   }
   report.disks.push_back({.path = "/mnt/nvme", .file_system = "xfs", .device = "/dev/nvme0n1", .free_bytes = std::int64_t{1} << 40, .numa_node = 1,
-                          .read_bytes_per_s = 6e9, .write_bytes_per_s = 5e9, .mixed_bytes_per_s = 5.5e9, .error = ""});
+                          .read_bytes_per_s = 6e9, .write_bytes_per_s = 5e9, .mixed_bytes_per_s = 5.5e9, .latency_s = 83e-6, .error = ""});
   return report;
 }
 
@@ -55,6 +55,7 @@ TEST(MachineReport, ShowsEveryDeviceWithItsLinkItsPeersAndItsDistance) {
   EXPECT_THAT(text, HasSubstr("50.0 GB/s down, 51.0 GB/s up, 90.0 GB/s both at once"));
   EXPECT_THAT(text, HasSubstr("peers      cuda:0"));
   EXPECT_THAT(text, HasSubstr("/mnt/nvme: xfs on /dev/nvme0n1 (node 1)"));
+  EXPECT_THAT(text, HasSubstr("6.0 GB/s read, 5.0 GB/s written, 5.5 GB/s both at once; a page takes 83 us\n"));
   EXPECT_THAT(text, HasSubstr("nothing to change"));
 }
 
@@ -75,6 +76,13 @@ TEST(MachineReport, AdvisesOnWhatIsAmiss) {
   }
   EXPECT_EQ(sentences.size(), 7u);
   EXPECT_THAT(machine_text(report), Not(HasSubstr("nothing to change")));
+}
+
+TEST(MachineReport, SaysWhatIsMeasuredThroughThePageCache) {
+  MachineReport report = good_machine();
+  report.disks[0].buffered = true;
+  EXPECT_THAT(machine_text(report), HasSubstr("83 us; all through the page cache\n"));
+  EXPECT_THAT(advice(report), ::testing::ElementsAre(HasSubstr("'/mnt/nvme' is on a file system without O_DIRECT")));
 }
 
 TEST(MachineReport, SaysWhyADeviceCannotBeUsedAndAdvisesNothingOnIt) {

@@ -42,8 +42,8 @@ constexpr Place kPlaces[] = {
 };
 
 RunSetup put(RunSetup setup, const Place& place, const std::string& folder) {
-  setup.config.offload_optimizer = {place.optimizer, folder, true, place.ratio};
-  setup.config.offload_param = {place.parameters, folder, true, 1.0};
+  setup.config.offload_optimizer = {place.optimizer, {folder}, true, place.ratio};
+  setup.config.offload_param = {place.parameters, {folder}, true, 1.0};
   setup.config.spillway.tile_size = place.tile_size;
   return setup;
 }

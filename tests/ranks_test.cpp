@@ -26,8 +26,8 @@ enum class Place { none, cpu, nvme };
 
 void put(RunSetup& setup, Place place, const std::string& folder) {
   const OffloadDevice device = place == Place::none ? OffloadDevice::none : place == Place::cpu ? OffloadDevice::cpu : OffloadDevice::nvme;
-  setup.config.offload_optimizer = {device, folder, true, 1.0};
-  if (setup.config.zero_stage == 3) setup.config.offload_param = {device, folder, true, 1.0};
+  setup.config.offload_optimizer = {device, {folder}, true, 1.0};
+  if (setup.config.zero_stage == 3) setup.config.offload_param = {device, {folder}, true, 1.0};
 }
 
 // 24 samples a step in two micro-batches, for any world that divides 12.

@@ -38,8 +38,8 @@ RunSetup small_run(const StateFormat& format = {}) {
 
 void put(RunSetup& setup, int stage, OffloadDevice device, const std::string& folder) {
   setup.config.zero_stage = stage;
-  setup.config.offload_optimizer = {device, folder, true, 1.0};
-  setup.config.offload_param = {stage == 3 ? device : OffloadDevice::none, folder, true, 1.0};
+  setup.config.offload_optimizer = {device, {folder}, true, 1.0};
+  setup.config.offload_param = {stage == 3 ? device : OffloadDevice::none, {folder}, true, 1.0};
 }
 
 std::vector<TensorInfo> tensors_of(const RunSetup& setup) {

@@ -27,7 +27,7 @@ constexpr Placement kPlacements[] = {
 RunSetup placed(RunSetup setup, const Placement& placement, const ScratchFolder& folder) {
   setup.config.offload_param.device = placement.parameters;
   setup.config.offload_optimizer.device = placement.optimizer;
-  setup.config.offload_param.nvme_path = setup.config.offload_optimizer.nvme_path = folder.path();
+  setup.config.offload_param.nvme_paths = setup.config.offload_optimizer.nvme_paths = {folder.path()};
   return setup;
 }
 

@@ -18,7 +18,7 @@ enum class OffloadDevice : std::uint8_t { none, cpu, nvme };
 
 struct OffloadConfig {
   OffloadDevice device = OffloadDevice::none;
-  std::string nvme_path;    // folder; set exactly when device is nvme
+  std::vector<std::string> nvme_paths;  // folders, no two of them the same; some exactly when device is nvme
   bool pin_memory = true;
   double ratio = 1.0;       // share of the state on `device`; the rest stays one tier higher
 };
@@ -86,7 +86,7 @@ enum class AccumulationOrder : std::uint8_t { micro_batch_major };
 struct SpillwayConfig {
   std::optional<std::int64_t> device_memory;  // bytes; unset: what the device has
   std::optional<std::int64_t> host_memory;    // bytes; unset: what the machine has available
-  std::optional<std::int64_t> nvme_memory;    // bytes; unset: what is free under nvme_path
+  std::optional<std::int64_t> nvme_memory;    // bytes; unset: what is free under the folders of nvme_path
   std::int64_t tile_size = 4 * 1024 * 1024;   // elements; a multiple of 2048
   int prefetch_depth = 2;                     // layers gathered, and tiles read, ahead of use; >= 1
   PlacementPolicy placement = PlacementPolicy::exact;
@@ -97,6 +97,9 @@ struct SpillwayConfig {
   bool completion_polling = false;
   // Where finished gradients wait for an optimizer that runs on the host: cpu or nvme.
   OffloadDevice offload_gradients = OffloadDevice::cpu;
+  // Folders for gradients and activation checkpoints; some exactly when one of these is on nvme. Left out of the file: the
+  // folders of the two offload sections.
+  std::vector<std::string> nvme_paths;
   int threads = 0;                            // compute threads; 0: one per core of the affinity mask
   std::vector<std::string> frozen;            // patterns (* and ?) of parameter names that are not trained
   double comm_timeout_s = 60.0;               // a rank not heard for so long is given up
@@ -169,6 +172,14 @@ Config parse_config(const std::string& text, const std::string& file_name, const
 
 // A model given as a JSON file of ModelSpec's fields (or GPT-2's n_layer, n_embd, ... names).
 ModelSpec load_model_spec(const std::string& file);
+
+// The folders of the NVMe tier, none twice (by whatever name), and which of them each kind of state may lie in: indices
+// into `paths`, none if it is not there.
+struct NvmeFolders {
+  std::vector<std::string> paths;
+  std::vector<int> weights, optimizer_state, gradients, activations;
+};
+NvmeFolders nvme_folders(const Config& config);
 
 // "48MiB", "1.5GB", "4096", 5e8: bytes. Throws ConfigError mentioning `what`.
 std::int64_t parse_bytes(const std::string& text, const std::string& what);

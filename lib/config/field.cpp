@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "config/nvme_folders.h"
 #include "spillway/config.h"
 #include "spillway/error.h"
 
@@ -115,22 +116,6 @@ std::optional<std::int64_t> read_bytes(const Value& value, const Place& place) {
   }
 }
 
-std::optional<std::string> read_path(const Value& value, const Place& place) {
-  if (const Array* list = std::get_if<Array>(&value.data)) {
-    if (list->size() == 1 && list->front().string() != nullptr) return read_path(list->front(), place);
-    place.problems.error(place.path, place.line,
-                         fmt::format("a list of {} folders; this version swaps to exactly one: name one folder, or "
-                                     "join the disks below it (RAID 0, LVM)", list->size()));
-    return std::nullopt;
-  }
-  const std::string* text = value.string();
-  if (text == nullptr || text->empty()) {
-    expected("the path of a folder", value, place);
-    return std::nullopt;
-  }
-  return *text;
-}
-
 std::optional<std::array<double, 2>> read_numbers(const Range& range, const Value& value, const Place& place) {
   const Array* list = std::get_if<Array>(&value.data);
   if (list == nullptr || list->size() != 2) {
@@ -146,18 +131,41 @@ std::optional<std::array<double, 2>> read_numbers(const Range& range, const Valu
   return numbers;
 }
 
-std::optional<std::vector<std::string>> read_strings(const Value& value, const Place& place) {
+// One string, or a list of some; none is empty.
+std::optional<std::vector<std::string>> strings_in(const Value& value) {
   const Array* list = std::get_if<Array>(&value.data);
   std::vector<std::string> strings;
   for (const Value& element : list != nullptr ? std::span<const Value>(*list) : std::span(&value, 1)) {
     const std::string* text = element.string();
-    if (text == nullptr || text->empty()) {
-      expected("a list of strings, none of them empty, or one string", value, place);
-      return std::nullopt;
-    }
+    if (text == nullptr || text->empty()) return std::nullopt;
     strings.push_back(*text);
   }
   return strings;
+}
+
+std::optional<std::vector<std::string>> read_strings(const Value& value, const Place& place) {
+  std::optional<std::vector<std::string>> strings = strings_in(value);
+  if (!strings) expected("a list of strings, none of them empty, or one string", value, place);
+  return strings;
+}
+
+std::optional<std::vector<std::string>> read_folders(const Value& value, const Place& place) {
+  std::optional<std::vector<std::string>> folders = strings_in(value);
+  if (!folders || folders->empty()) {
+    expected("the path of a folder, or a list of such, none of them empty", value, place);
+    return std::nullopt;
+  }
+  for (std::size_t i = 0; i < folders->size(); ++i) {
+    const std::size_t first = position_of_folder(*folders, (*folders)[i]);
+    if (first == i) continue;
+    const std::string& one = (*folders)[first];
+    const std::string& other = (*folders)[i];
+    place.problems.error(place.path, place.line,
+                         one == other ? fmt::format("\"{}\" is there twice; name each folder once", one)
+                                      : fmt::format("\"{}\" and \"{}\" are the same folder; name each once", one, other));
+    return std::nullopt;
+  }
+  return folders;
 }
 
 // The index of the word that `value` spells in any case.
@@ -200,7 +208,7 @@ struct Reading {
   }
   void operator()(const Bytes& slot) const { store(*slot.bytes, read_bytes(value, place)); }
   void operator()(const Elements& slot) const { store(*slot.elements, read_elements(range, value, place)); }
-  void operator()(const Path& slot) const { store(*slot.path, read_path(value, place)); }
+  void operator()(const Folders& slot) const { store(*slot.folders, read_folders(value, place)); }
   void operator()(const Numbers& slot) const { store(*slot.numbers, read_numbers(range, value, place)); }
   void operator()(const Strings& slot) const { store(*slot.strings, read_strings(value, place)); }
   void operator()(const Word& slot) const {
@@ -226,7 +234,10 @@ struct Writing {
   Value operator()(int* slot) const { return {std::int64_t{*slot}}; }
   Value operator()(const Bytes& slot) const { return (*this)(slot.bytes); }
   Value operator()(const Elements& slot) const { return (*this)(slot.elements); }
-  Value operator()(const Path& slot) const { return (*this)(slot.path); }
+  Value operator()(const Folders& slot) const {
+    if (slot.folders->empty()) return {};
+    return slot.folders->size() == 1 ? Value{slot.folders->front()} : (*this)(Strings{slot.folders});
+  }
   Value operator()(const Numbers& slot) const {
     if (!*slot.numbers) return {};
     Array list;

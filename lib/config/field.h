@@ -19,7 +19,7 @@ namespace spillway::config {
 // Slots whose C++ type alone does not say how the key is written.
 struct Bytes { std::optional<std::int64_t>* bytes; };       // 50331648 or "48MiB"
 struct Elements { std::int64_t* elements; };                // 4194304, 4e6 or "4Mi"; a fraction is cut off
-struct Path { std::optional<std::string>* path; };          // "/swap", or a list of one
+struct Folders { std::vector<std::string>* folders; };      // "/swap", or a list of such; none is empty; no folder twice
 struct Numbers { std::optional<std::array<double, 2>>* numbers; };  // a list of two
 struct Strings { std::vector<std::string>* strings; };      // a list of strings, or one string; none is empty
 struct Word { std::string* word; std::span<const std::string_view> words; };
@@ -27,7 +27,7 @@ struct OptionalWord { std::optional<std::string>* word; std::span<const std::str
 struct Choice { std::uint8_t* index; std::span<const std::string_view> words; };  // an enum; "" is written as absent
 
 using Field = std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, std::optional<std::int64_t>*, double*,
-                           std::optional<double>*, std::string*, Bytes, Elements, Path, Numbers, Strings, Word,
+                           std::optional<double>*, std::string*, Bytes, Elements, Folders, Numbers, Strings, Word,
                            OptionalWord, Choice>;
 
 template <class Enum>

@@ -12,6 +12,7 @@ using F = Field;
 constexpr std::string_view kSchedules[] = {"", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};  // by ScheduleKind
 constexpr std::string_view kWarmupShapes[] = {"log", "linear"};
 constexpr std::string_view kDevices[] = {"none", "cpu", "nvme"};         // by OffloadDevice
+constexpr std::string_view kGradientDevices[] = {"", "cpu", "nvme"};     // likewise
 constexpr std::string_view kCommunication[] = {"", "fp16", "bf16", "fp32"};  // by CommunicationType
 constexpr std::string_view kMoments[] = {"fp32", "bf16", "8bit"};       // by MomentFormat
 constexpr std::string_view kPlacements[] = {"exact", "fill"};            // by PlacementPolicy
@@ -60,7 +61,7 @@ constexpr std::string_view kPyTorch = "concerns PyTorch objects, of which there 
 constexpr std::string_view kProfiler = "--trace and the progress line show where the time goes";
 constexpr std::string_view kNotTraining = "this feature is not supported; leave the section out";
 constexpr std::string_view kBf16Scale = "bf16 needs no loss scale";
-constexpr std::string_view kAio = "the I/O engine chooses its own request size and depth";
+constexpr std::string_view kFolders = "a folder, or a list over which the state is striped";
 
 constexpr Key kTable[] = {
     // Batch
@@ -224,7 +225,7 @@ constexpr Key kTable[] = {
     section("zero_optimization.offload_param"),
     used("zero_optimization.offload_param.device", kAny,
          [](S& s) -> F { return choice(s.config.offload_param.device, kDevices); }),
-    used("zero_optimization.offload_param.nvme_path", kAny, [](S& s) -> F { return Path{&s.param_nvme_path}; }),
+    used("zero_optimization.offload_param.nvme_path", kAny, [](S& s) -> F { return Folders{&s.param_nvme_paths}; }, kFolders),
     used("zero_optimization.offload_param.pin_memory", kAny,
          [](S& s) -> F { return &s.config.offload_param.pin_memory; }),
     no_effect("zero_optimization.offload_param.buffer_count", kNumber, "5", kPlanned),
@@ -234,7 +235,7 @@ constexpr Key kTable[] = {
     section("zero_optimization.offload_optimizer"),
     used("zero_optimization.offload_optimizer.device", kAny,
          [](S& s) -> F { return choice(s.config.offload_optimizer.device, kDevices); }),
-    used("zero_optimization.offload_optimizer.nvme_path", kAny, [](S& s) -> F { return Path{&s.optimizer_nvme_path}; }),
+    used("zero_optimization.offload_optimizer.nvme_path", kAny, [](S& s) -> F { return Folders{&s.optimizer_nvme_paths}; }, kFolders),
     used("zero_optimization.offload_optimizer.pin_memory", kAny,
          [](S& s) -> F { return &s.config.offload_optimizer.pin_memory; }),
     used("zero_optimization.offload_optimizer.ratio", kShare,
@@ -252,13 +253,17 @@ constexpr Key kTable[] = {
 
     // Asynchronous I/O
     section("aio"),
-    no_effect("aio.block_size", kNumber, "1048576", kAio),
-    no_effect("aio.queue_depth", kNumber, "8", kAio),
-    no_effect("aio.intra_op_parallelism", kNumber, "1", kAio),
-    no_effect("aio.thread_count", kNumber, "1", kAio),
-    no_effect("aio.single_submit", kBool, "false", kAio),
-    no_effect("aio.overlap_events", kBool, "true", kAio),
-    no_effect("aio.use_gds", kBool, "false", "tiles pass through pinned host memory, where the update happens"),
+    used("aio.block_size", between(1, 1 << 30), [](S& s) -> F { return &s.config.aio.block_size; },
+         "bytes of one request, rounded up to whole pages of 4096; unset: 1 MiB"),
+    used("aio.queue_depth", between(1, 4096), [](S& s) -> F { return &s.config.aio.queue_depth; },
+         "requests in flight per ring; unset: by the measured latency and bandwidth of the disk"),
+    used("aio.intra_op_parallelism", between(1, 64), [](S& s) -> F { return &s.config.aio.intra_op_parallelism; },
+         "rings per folder, each a thread with an I/O engine of its own"),
+    used("aio.single_submit", kAny, [](S& s) -> F { return &s.config.aio.single_submit; }),
+    used("aio.overlap_events", kAny, [](S& s) -> F { return &s.config.aio.overlap_events; },
+         "false: a batch of requests is waited for before the next is submitted"),
+    no_effect("aio.thread_count", kNumber, "1", "DeepSpeed's code does not read it either; aio.intra_op_parallelism sets the threads of a folder"),
+    used("aio.use_gds", kAny, [](S& s) -> F { return &s.use_gds; }, "state passes through pinned host memory, where it is updated"),
 
     // Activations
     section("activation_checkpointing"),
@@ -319,12 +324,23 @@ constexpr Key kTable[] = {
     used("spillway.host_memory", kAny, [](S& s) -> F { return Bytes{&s.config.spillway.host_memory}; },
          "unset: what the machine has available"),
     used("spillway.nvme_memory", kAny, [](S& s) -> F { return Bytes{&s.config.spillway.nvme_memory}; },
-         "unset: what is free under nvme_path"),
+         "unset: what is free under the folders of nvme_path"),
+    used("spillway.offload_gradients", kAny,
+         [](S& s) -> F { return choice(s.config.spillway.offload_gradients, kGradientDevices); },
+         "where finished gradients wait for an optimizer that runs on the host"),
+    used("spillway.offload_activations", kAny, [](S& s) -> F { return choice(s.config.offload_activations, kDevices); },
+         "where activation checkpoints wait for backward"),
+    used("spillway.nvme_path", kAny, [](S& s) -> F { return Folders{&s.config.spillway.nvme_paths}; },
+         "of gradients and activations on nvme; unset: the folders of the offload sections"),
     used("spillway.tile_size", between(2048, 0x1p40), [](S& s) -> F { return Elements{&s.config.spillway.tile_size}; }),
     used("spillway.prefetch_depth", between(1, 64), [](S& s) -> F { return &s.config.spillway.prefetch_depth; }),
     used("spillway.placement", kAny, [](S& s) -> F { return choice(s.config.spillway.placement, kPlacements); }),
     used("spillway.schedule", kAny, [](S& s) -> F { return choice(s.config.spillway.schedule, kOrders); }),
     used("spillway.io_engine", kAny, [](S& s) -> F { return Word{&s.config.spillway.io_engine, kIoEngines}; }),
+    used("spillway.submission_polling", kAny, [](S& s) -> F { return &s.config.spillway.submission_polling; },
+         "io_uring: a kernel thread takes requests off the ring; costs a core"),
+    used("spillway.completion_polling", kAny, [](S& s) -> F { return &s.config.spillway.completion_polling; },
+         "io_uring: completions are polled for; needs a driver with polling queues"),
     used("spillway.verify", kAny, [](S& s) -> F { return &s.config.spillway.verify; }),
     used("spillway.threads", between(0, 4096), [](S& s) -> F { return &s.config.spillway.threads; },
          "0: one per core of the affinity mask"),

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "config/batch_triangle.h"
+#include "config/nvme_rules.h"
 #include "config/optimizer_rules.h"
 
 namespace spillway::config {
@@ -29,7 +30,7 @@ class Resolver {
     legacy_offload();
     offload_param();
     offload_optimizer();
-    activations();
+    resolve_nvme(settings_, provenance_, problems_);
     buckets();
     partition_groups();
     tile_size();
@@ -197,18 +198,6 @@ class Resolver {
     settings_.cpu_offload_use_pin_memory.reset();
   }
 
-  // The folder of an offload section: set exactly when its device is nvme.
-  void nvme_path(std::string_view section, OffloadConfig& offload, std::optional<std::string>& path) {
-    if (offload.device != OffloadDevice::nvme) {
-      path.reset();
-    } else if (!path) {
-      const std::string key = fmt::format("{}.nvme_path", section);
-      error(key, "device nvme needs a folder on the disk to swap to; set nvme_path, for example to \"/local_nvme\"");
-    } else {
-      offload.nvme_path = *path;
-    }
-  }
-
   void offload_param() {
     constexpr std::string_view section = "zero_optimization.offload_param";
     OffloadConfig& offload = config_.offload_param;
@@ -217,7 +206,6 @@ class Resolver {
                                    config_.zero_stage));
       offload = {};
     }
-    nvme_path(section, offload, settings_.param_nvme_path);
   }
 
   void offload_optimizer() {
@@ -231,11 +219,6 @@ class Resolver {
       warning("zero_optimization.offload_optimizer.ratio",
               "DeepSpeed accepts less than 1 only with stage 3; here any stage splits its state");
     }
-    nvme_path(section, offload, settings_.optimizer_nvme_path);
-  }
-
-  void activations() {
-    if (settings_.cpu_checkpointing) config_.offload_activations = OffloadDevice::cpu;
   }
 
   void buckets() {

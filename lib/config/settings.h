@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "spillway/config.h"
 
@@ -58,8 +59,10 @@ struct Settings {
 
   bool cpu_checkpointing = false;  // activation_checkpointing
 
-  std::optional<std::string> param_nvme_path;
-  std::optional<std::string> optimizer_nvme_path;
+  // Folders named for what need not be on NVMe: what is in force is in `config`.
+  std::vector<std::string> param_nvme_paths;
+  std::vector<std::string> optimizer_nvme_paths;
+  bool use_gds = false;  // aio
 
   // Deprecated spellings of the offload sections.
   std::optional<bool> cpu_offload;

@@ -51,6 +51,8 @@ Json disk_json(const DiskFacts& disk) {
           {"read_bytes_per_s", disk.read_bytes_per_s},
           {"write_bytes_per_s", disk.write_bytes_per_s},
           {"mixed_bytes_per_s", disk.mixed_bytes_per_s},
+          {"latency_s", disk.latency_s},
+          {"buffered", disk.buffered},
           {"error", disk.error}};
 }
 

@@ -58,9 +58,10 @@ std::string device_text(const CudaDeviceInfo& device, const std::vector<NumaNode
 
 std::string disk_text(const DiskFacts& disk) {
   if (!disk.error.empty()) return fmt::format("disk         {}: {}\n", disk.path, disk.error);
-  return fmt::format("disk         {}: {} on {}{}, {} free; {} read, {} written, {} both at once\n", disk.path, disk.file_system, disk.device,
+  return fmt::format("disk         {}: {} on {}{}, {} free; {} read, {} written, {} both at once; a page takes {:.0f} us{}\n", disk.path, disk.file_system, disk.device,
                      disk.numa_node < 0 ? "" : fmt::format(" (node {})", disk.numa_node), human_bytes(disk.free_bytes), gb_per_s(disk.read_bytes_per_s),
-                     gb_per_s(disk.write_bytes_per_s), gb_per_s(disk.mixed_bytes_per_s));
+                     gb_per_s(disk.write_bytes_per_s), gb_per_s(disk.mixed_bytes_per_s), disk.latency_s * 1e6,
+                     disk.buffered ? "; all through the page cache" : "");
 }
 
 void advise_on_device(const CudaDeviceInfo& device, const HostFacts& host, std::vector<std::string>& all) {
@@ -106,6 +107,9 @@ std::vector<std::string> advice(const MachineReport& report) {
   if (host.instruction_set == "scalar") all.emplace_back("the CPU has no AVX2, or SPILLWAY_ISA hides it: the optimizer runs many times slower");
   for (const CudaDeviceInfo& device : report.devices) advise_on_device(device, host, all);
   for (const DiskFacts& disk : report.disks) {
+    if (disk.buffered && disk.file_system != "tmpfs") {
+      all.push_back(fmt::format("'{}' is on a file system without O_DIRECT: what swaps there passes through the page cache, which takes memory and a core", disk.path));
+    }
     if (disk.file_system == "tmpfs") all.push_back(fmt::format("'{}' is memory, not a disk: what swaps to it takes the place it should free", disk.path));
   }
   return all;

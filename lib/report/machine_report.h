@@ -38,6 +38,8 @@ struct DiskFacts {
   std::int64_t free_bytes = 0;
   int numa_node = -1;                     // of the disk's controller; -1: unknown
   double read_bytes_per_s = 0.0, write_bytes_per_s = 0.0, mixed_bytes_per_s = 0.0;  // measured
+  double latency_s = 0.0;                 // of reading a page
+  bool buffered = false;                  // no O_DIRECT: measured through the page cache
   std::string error;                      // why it cannot be used; empty: it can
 };
 

@@ -1,4 +1,3 @@
-#include "plan/host_stretches.h"
 #include "runtime/engine.h"
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "plan/host_stretches.h"
 #include "runtime/rank_links.h"
 #include "runtime/replicas.h"
 #include "runtime/snapshot_reader.h"

@@ -1,6 +1,7 @@
 #include "runtime/store_options.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,13 @@ namespace spillway {
 
 namespace {
 
-// The index of the folder, which is listed once however many sections name it; none if it is empty.
-std::vector<int> path_index(std::vector<SwapPath>& paths, const std::string& folder) {
-  if (folder.empty()) return {};
-  const auto found = std::ranges::find(paths, folder, &SwapPath::folder);
-  const auto index = static_cast<int>(found - paths.begin());
-  if (found == paths.end()) paths.push_back({folder});
-  return {index};
+const std::vector<int>& paths_of(const NvmeFolders& folders, Owner owner) {
+  switch (owner) {
+    case Owner::weights: return folders.weights;
+    case Owner::optimizer_state: return folders.optimizer_state;
+    case Owner::gradients: return folders.gradients;
+    default: return folders.activations;
+  }
 }
 
 std::string contents_of(const Plan& plan) {
@@ -32,13 +33,10 @@ std::string contents_of(const Plan& plan) {
 std::optional<SwapStoreOptions> swap_store_options(const Config& config, const Plan& plan) {
   if (plan.extents.empty()) return std::nullopt;
   SwapStoreOptions options;
-  const std::vector<int> for_weights = path_index(options.paths, config.offload_param.nvme_path);
-  const std::vector<int> for_state = path_index(options.paths, config.offload_optimizer.nvme_path);
+  const NvmeFolders folders = nvme_folders(config);
+  for (const std::string& folder : folders.paths) options.paths.push_back({folder});
   for (const ExtentPlan& extent : plan.extents) {
-    const Owner owner = plan.buffers[static_cast<std::size_t>(extent.buffer)].owner;
-    options.extents.push_back({extent.name, extent.bytes, owner == Owner::weights           ? for_weights
-                                                          : owner == Owner::optimizer_state ? for_state
-                                                                                            : std::vector<int>{}});
+    options.extents.push_back({extent.name, extent.bytes, paths_of(folders, plan.buffers[static_cast<std::size_t>(extent.buffer)].owner)});
   }
   options.contents = contents_of(plan);
   options.verify = config.spillway.verify;

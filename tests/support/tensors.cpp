@@ -22,8 +22,8 @@ RunSetup tensor_run(int stage) {
 }
 
 RunSetup placed(RunSetup setup, OffloadDevice device, const std::string& folder) {
-  setup.config.offload_optimizer = {device, folder, true, 1.0};
-  if (setup.config.zero_stage == 3) setup.config.offload_param = {device, folder, true, 1.0};
+  setup.config.offload_optimizer = {device, {folder}, true, 1.0};
+  if (setup.config.zero_stage == 3) setup.config.offload_param = {device, {folder}, true, 1.0};
   return setup;
 }
 
