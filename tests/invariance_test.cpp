@@ -26,6 +26,16 @@ void parameters_on(RunSetup& setup, OffloadDevice device, const std::string& fol
   setup.config.offload_param.nvme_paths = {folder};
 }
 
+void gradients_on_nvme(RunSetup& setup, OffloadDevice optimizer, const std::string& folder) {
+  optimizer_on(setup, optimizer, folder);
+  setup.config.spillway.offload_gradients = OffloadDevice::nvme;
+}
+
+void activations_on_nvme(RunSetup& setup, const std::string& folder) {
+  setup.config.offload_activations = OffloadDevice::nvme;
+  setup.config.offload_optimizer.nvme_path = folder;
+}
+
 std::vector<Variant> placements() {
   return {
       {"optimizer on cpu", [](RunSetup& s, const std::string& f) { optimizer_on(s, OffloadDevice::cpu, f); }},
@@ -70,6 +80,14 @@ std::vector<Variant> placements() {
          };
        }},
       {"activation checkpoints on the host", [](RunSetup& s, const std::string&) { s.config.offload_activations = OffloadDevice::cpu; }},
+      {"activation checkpoints on nvme", activations_on_nvme},
+      {"optimizer on cpu, gradients on nvme", [](RunSetup& s, const std::string& f) { gradients_on_nvme(s, OffloadDevice::cpu, f); }},
+      {"everything on nvme",
+       [](RunSetup& s, const std::string& f) {
+         parameters_on(s, OffloadDevice::nvme, f);
+         gradients_on_nvme(s, OffloadDevice::nvme, f);
+         activations_on_nvme(s, f);
+       }},
   };
 }
 
@@ -77,8 +95,9 @@ std::vector<Variant> on_nvme(std::vector<Variant> changes) {
   for (Variant& variant : changes) {
     const auto change = variant.change;
     variant.change = [change](RunSetup& s, const std::string& f) {
-      optimizer_on(s, OffloadDevice::nvme, f);
+      gradients_on_nvme(s, OffloadDevice::nvme, f);
       parameters_on(s, OffloadDevice::nvme, f);
+      activations_on_nvme(s, f);
       change(s, f);
     };
   }
@@ -150,6 +169,16 @@ TEST(Invariance, EveryPlacementGivesTheSameBitsUnderAccumulation) {
                         s.config.spillway.device_memory = testing::kept_workspace() + 420'000;
                         s.edit_plan = [](Plan& plan) { EXPECT_GE(plan.host_square_sums_buffer, 0); };
                       }});
+  // Tiles of a piece of the norm and a half: two of them are summed up at a time.
+  for (const std::int64_t tile : {4096, 6144}) {
+    variants.push_back({"accumulators on nvme, tiles of " + std::to_string(tile), [tile](RunSetup& s, const std::string& f) {
+                          parameters_on(s, OffloadDevice::cpu, f);
+                          gradients_on_nvme(s, OffloadDevice::cpu, f);
+                          s.config.spillway.tile_size = tile;
+                          s.config.spillway.device_memory = testing::kept_workspace() + 420'000;
+                          s.edit_plan = [](Plan& plan) { EXPECT_GE(plan.host_square_sums_buffer, 0); };
+                        }});
+  }
   expect_same_state(setup, variants);
 }
 

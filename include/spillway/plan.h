@@ -46,7 +46,9 @@ enum class TaskKind : std::uint8_t {
   forward,          // compute
   backward,         // compute     the head's includes its forward and the loss
   save_activation,  // d2h         a layer's input to host memory
-  load_activation,  // h2d         and back
+  write_activation, // nvme_write  from there to NVMe
+  read_activation,  // nvme_fetch  back to host staging
+  load_activation,  // h2d         to the device
   drain_partial,    // d2h         one micro-batch's f32 gradient to the host accumulator or its staging
   accumulate,       // compute|cpu adds a micro-batch's f32 gradient to the accumulator
   pack_gradient,    // compute     rounds a bucket of the f32 gradient to the wire dtype, by the rank that reduces it
@@ -55,6 +57,8 @@ enum class TaskKind : std::uint8_t {
   finalize,         // compute|cpu rounds the gradient to the wire dtype, square sums on the way
   gather_gradient,  // comm        the finished slices of ranks that hold the same shard
   drain_gradient,   // d2h         the finished gradient to host memory, in the wire dtype
+  write_gradient,   // nvme_write  tiles of a gradient, finished or accumulated so far, from host staging to NVMe
+  read_gradient,    // nvme_read   back to host staging: to be added to, or to the ring
   drain_statistics, // d2h         square sums and losses
   exchange_statistics,  // cpu     losses and square sums of all ranks
   gate,             // cpu         global norm, clip factor, overflow verdict, learning rate
@@ -87,7 +91,8 @@ inline constexpr int kOwners = 9;
 std::string_view name_of(Owner owner);
 
 // A range of one tier's arena (for nvme: of the swap file). Persistent buffers keep their bytes from
-// step to step; the others live from their first to their last access in plan order.
+// step to step; the others live from their first to their last access in plan order. On NVMe all are persistent,
+// gradients and activations too: an extent is never shared.
 struct Buffer {
   std::string name;
   Tier tier;
@@ -175,15 +180,15 @@ struct LayerPlan {
   ElementRange slice;        // those of `owned` whose gradient this rank reduces
   ElementRange frozen;       // frozen elements in the buffer
   std::int64_t frozen_offset;
-  int first_weights_extent;  // of the buffer's, in order; -1 if it is not on NVMe
-  int num_weights_extents;
   bool update_on_device;     // where its optimizer runs
+  Tier gradient_tier;        // where the finished gradient waits for it: on NVMe tile after tile, the last padded to a page
   int gradient_buffer;       // the finished gradient of `owned`; -1 if nothing is trained here
   DType gradient_dtype;      // storage of the finished gradient
   int first_tile;
   int num_tiles;
   std::int64_t first_piece;  // its first square sum, in doubles, within the statistics buffers
   bool square_sums_on_host;  // finalised by the cpu lane, else by the device
+  int activation_buffer = -1;  // nvme, persistent: its output, from forward to the next layer's backward; -1: elsewhere
 
   // Byte of the weights buffer at which an element it holds starts.
   std::int64_t weights_offset(std::int64_t element, std::int64_t width) const {
@@ -224,7 +229,8 @@ struct CollectivePlan {
   std::int64_t payload_bytes() const;
 };
 
-// One range of the swap file that is transferred whole.
+// One range of the swap file that is transferred whole. Those of a buffer stand side by side, in order; a task that
+// touches a range of it transfers those within.
 struct ExtentPlan {
   std::string name;
   int buffer;
@@ -310,6 +316,7 @@ struct Plan {
   int verdict_buffer = -1;           // host: stands for what the gate decides and later tasks obey
   int world_statistics_buffer = -1;  // host: a WorldStatistics per rank; -1 in a world of one
   int gradient_piece_buffer = -1;    // host: kNormPiece f32, where the gate looks at gradients
+  int gradient_tile_buffer = -1;     // host: one tile of a gradient on NVMe, likewise; -1: none is there
   int snapshot_buffer = -1;          // host: places for snapshots; -1: none
   int maintenance_buffer = -1;       // host: one tile's state, its moments as f32 if they are kept in another format,
                                      // and one tile's weights, for use between steps
@@ -332,8 +339,8 @@ struct WorldStatistics {
   std::uint64_t flags;        // of the caller: see EngineOptions
 };
 
-// Bytes of a tile's 16-bit weights as stored, padded to a page.
-std::int64_t padded_weight_bytes(const TilePlan& tile, DType dtype);
+// Bytes of a value per element of a tile as stored on NVMe, padded to a page: of its weights, of its gradient.
+std::int64_t padded_bytes(const TilePlan& tile, DType dtype);
 
 // Places, lowers, allocates and derives dependencies. The result may exceed the budgets: see fits().
 // Under PlacementPolicy::fill, state sinks until it fits or nothing is left that may sink.

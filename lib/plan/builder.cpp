@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "spillway/ops.h"
+
 namespace spillway {
 
 namespace {
@@ -31,6 +33,26 @@ Access batch_of(const Plan& plan, int micro_batch) {
 int add_buffer(Plan& plan, std::string name, Tier tier, Owner owner, std::int64_t bytes, bool persistent) {
   plan.buffers.push_back({std::move(name), tier, owner, persistent, bytes});
   return static_cast<int>(plan.buffers.size()) - 1;
+}
+
+Access square_sums_of(const Plan& plan, const LayerPlan& layer, ElementRange elements, int buffer) {
+  const std::int64_t first = layer.first_piece + (elements.begin - layer.slice.begin) / kNormPiece;
+  return part(write_of(plan, buffer, Role::square_sums), first * 8, (first + norm_pieces(elements.size())) * 8);
+}
+
+Access gradient_at_home(const Plan& plan, int tile, Role role) {
+  const TilePlan& t = plan.tiles[static_cast<std::size_t>(tile)];
+  const LayerPlan& layer = plan.layers[static_cast<std::size_t>(t.layer)];
+  const std::int64_t begin = (t.begin - layer.owned.begin) * size_of(layer.gradient_dtype);
+  return part(read_of(plan, layer.gradient_buffer, role), begin, begin + padded_bytes(t, layer.gradient_dtype));
+}
+
+std::int64_t activation_bytes(const PlanRequest& request) {
+  return request.shape.batch * request.shape.time * request.channels * size_of(request.dtype);
+}
+
+bool saves_activation(const PlanRequest& request, std::size_t layer) {
+  return request.offload_activations != OffloadDevice::none && layer + 3 < request.layers.size();
 }
 
 Task make_task(TaskKind kind, Lane lane, int layer, int micro_batch, std::int64_t bytes, std::vector<Access> accesses) {

@@ -77,6 +77,14 @@ class Order {
   std::vector<Reach> before_, after_;
 };
 
+using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+// On NVMe gradients and activations are persistent so that extents are nobody else's, but no run may see those of the run
+// before: every reading must have its own writing.
+bool is_read_once(const Buffer& buffer) {
+  return buffer.persistent && buffer.tier == Tier::nvme && (buffer.owner == Owner::gradients || buffer.owner == Owner::activations);
+}
+
 struct Touch {
   std::int64_t begin, end;
   std::size_t task;
@@ -116,25 +124,37 @@ class Checker {
   }
 
   void every_read_has_a_write() {
-    std::map<int, std::vector<std::pair<std::int64_t, std::int64_t>>> written;
+    std::map<int, Ranges> written;
     for (std::size_t i = 0; i < program_.tasks.size(); ++i) {
       for (const Access& a : program_.tasks[i].accesses) {
         const Buffer& buffer = plan_.buffers[static_cast<std::size_t>(a.buffer)];
         if (a.begin < 0 || a.end > buffer.bytes || a.begin > a.end) {
           report(fmt::format("{} touches bytes {}..{} of \"{}\", which has {}", describe(program_, i), a.begin, a.end, buffer.name, buffer.bytes));
         }
-        if (buffer.persistent || !a.reads) continue;
+        const bool once = is_read_once(buffer);
+        if ((buffer.persistent && !once) || !a.reads) continue;
         if (!covered(written[a.buffer], a.begin, a.end)) {
           report(fmt::format("{} reads \"{}\" before all of it was written", describe(program_, i), buffer.name));
         }
+        if (once) remove(written[a.buffer], a.begin, a.end);
       }
       for (const Access& a : program_.tasks[i].accesses) {
-        if (a.writes && !plan_.buffers[static_cast<std::size_t>(a.buffer)].persistent) written[a.buffer].emplace_back(a.begin, a.end);
+        const Buffer& buffer = plan_.buffers[static_cast<std::size_t>(a.buffer)];
+        if (a.writes && (!buffer.persistent || is_read_once(buffer))) written[a.buffer].emplace_back(a.begin, a.end);
       }
     }
   }
 
-  static bool covered(std::vector<std::pair<std::int64_t, std::int64_t>>& ranges, std::int64_t begin, std::int64_t end) {
+  static void remove(Ranges& ranges, std::int64_t begin, std::int64_t end) {
+    Ranges left;
+    for (const auto& [from, to] : ranges) {
+      if (from < begin) left.emplace_back(from, std::min(to, begin));
+      if (to > end) left.emplace_back(std::max(from, end), to);
+    }
+    ranges = std::move(left);
+  }
+
+  static bool covered(Ranges& ranges, std::int64_t begin, std::int64_t end) {
     std::sort(ranges.begin(), ranges.end());
     for (const auto& [from, to] : ranges) {
       if (from > begin) return begin >= end;

@@ -26,6 +26,12 @@ std::vector<ComputeOp> micro_batch_major(const PlanRequest& request) {
   return ops;
 }
 
+// An activation on the host, and the first position before which it may be asked for.
+struct Landed {
+  int buffer;
+  std::int64_t position;
+};
+
 class ComputeLowering {
  public:
   explicit ComputeLowering(Plan& plan)
@@ -41,9 +47,7 @@ class ComputeLowering {
   Timeline run() &&;
 
  private:
-  std::int64_t activation_bytes() const {
-    return request_.shape.batch * request_.shape.time * request_.channels * size_of(request_.dtype);
-  }
+  std::int64_t activation_bytes() const { return spillway::activation_bytes(request_); }
   const LayerShape& shape(int layer) const { return request_.layers[static_cast<std::size_t>(layer)]; }
   const LayerPlan& layer(int l) const { return plan_.layers[static_cast<std::size_t>(l)]; }
   // Position of a layer's forward or backward in the timeline.
@@ -59,6 +63,8 @@ class ComputeLowering {
   void add_backward_accesses(const ComputeOp& op, Task& task);
   int input_of_backward(const ComputeOp& op);
   void offload_activation(std::size_t u, const ComputeOp& op);
+  std::int64_t written_at(int l, int m) const;
+  Landed read_back(const ComputeOp& op);
   void add_gate();
 
   Plan& plan_;
@@ -73,7 +79,7 @@ class ComputeLowering {
   std::vector<std::vector<int>> weights_of_op_;  // per position: device buffer of own and tied weights
   int dactivation_ = -1;                         // gradient of the activation, updated in place down the layers
   std::vector<int> outputs_;                     // per layer: its forward output of this micro-batch
-  std::vector<int> saved_;                       // per layer: host copy of its output, or -1
+  std::vector<int> saved_;                       // per layer: its output where it left the device for, or -1
 };
 
 // Cuts each layer's uses into runs that keep the weights on the device: a use at most two positions
@@ -116,17 +122,35 @@ void ComputeLowering::add_forward_accesses(const ComputeOp& op, Task& task) {
   task.accesses.push_back(write_of(plan_, y, Role::y));
 }
 
-// The layer's input: where forward left it, or brought back from the host.
+// Behind which position the layer's output goes to NVMe, after it has come to the host. Not at once: the next outputs
+// would take over its memory there, and wait for the disk.
+std::int64_t ComputeLowering::written_at(int l, int m) const {
+  return std::min(position(TaskKind::forward, l, m) + 1 + request_.prefetch_depth, position(TaskKind::backward, l + 1, m) - 2);
+}
+
+// The layer's saved input on the host: there all the time, or read from NVMe ahead of its way to the device.
+Landed ComputeLowering::read_back(const ComputeOp& op) {
+  const int l = op.layer - 1, m = op.micro_batch;
+  const int saved = saved_[static_cast<std::size_t>(l)];
+  if (layer(l).activation_buffer < 0) return {saved, position(TaskKind::forward, l, m) + 2};
+  const Access home = read_of(plan_, layer(l).activation_buffer, Role::source);
+  const int back = add_transient(plan_, fmt::format("saved output of {}, micro-batch {}, read", layer(l).name, m), Tier::host, Owner::staging, home.end);
+  const std::int64_t at = std::max(written_at(l, m) + 1, position(TaskKind::backward, op.layer, m) - 2 * request_.prefetch_depth);
+  timeline_.before(at, make_task(TaskKind::read_activation, Lane::nvme_fetch, l, m, home.end, {home, write_of(plan_, back, Role::destination)}));
+  return {back, at};
+}
+
+// The layer's input: where forward left it, or brought back.
 int ComputeLowering::input_of_backward(const ComputeOp& op) {
   const auto input = static_cast<std::size_t>(op.layer) - 1;
   if (saved_[input] < 0) return outputs_[input];
   const int back = add_transient(plan_, plan_.buffers[static_cast<std::size_t>(saved_[input])].name + " again",
                                  Tier::device, Owner::activations, activation_bytes());
   // Not ahead of its own departure, however deep the prefetch.
-  const std::int64_t gone = position(TaskKind::forward, op.layer - 1, op.micro_batch) + 2;
-  timeline_.before(std::max(gone, position(TaskKind::backward, op.layer, op.micro_batch) - request_.prefetch_depth),
+  const Landed landed = read_back(op);
+  timeline_.before(std::max(landed.position, position(TaskKind::backward, op.layer, op.micro_batch) - request_.prefetch_depth),
                    make_task(TaskKind::load_activation, Lane::h2d, op.layer, op.micro_batch, activation_bytes(),
-                             {read_of(plan_, saved_[input], Role::source), write_of(plan_, back, Role::destination)}));
+                             {part(read_of(plan_, landed.buffer, Role::source), 0, activation_bytes()), write_of(plan_, back, Role::destination)}));
   return back;
 }
 
@@ -169,15 +193,20 @@ void ComputeLowering::add_op(std::size_t u) {
   is_forward ? offload_activation(u, op) : gradients_.after_backward(u, op.layer, op.micro_batch);
 }
 
-// Every block's input but the last one's leaves for the host; backward of the last block follows at once.
 void ComputeLowering::offload_activation(std::size_t u, const ComputeOp& op) {
-  if (request_.offload_activations == OffloadDevice::none || op.layer >= head_ - 2) return;
   const auto l = static_cast<std::size_t>(op.layer);
+  if (!saves_activation(request_, l)) return;
+  const int home = plan_.layers[l].activation_buffer;
+  const std::int64_t kept = home < 0 ? activation_bytes() : plan_.buffers[static_cast<std::size_t>(home)].bytes;
   saved_[l] = add_transient(plan_, fmt::format("saved output of {}, micro-batch {}", layer(op.layer).name, op.micro_batch),
-                            Tier::host, Owner::activations, activation_bytes());
+                            Tier::host, home < 0 ? Owner::activations : Owner::staging, kept);
   timeline_.after(static_cast<std::int64_t>(u) + 1,
                   make_task(TaskKind::save_activation, Lane::d2h, op.layer, op.micro_batch, activation_bytes(),
                             {read_of(plan_, outputs_[l], Role::source), write_of(plan_, saved_[l], Role::destination)}));
+  if (home < 0) return;
+  timeline_.after(written_at(op.layer, op.micro_batch),
+                  make_task(TaskKind::write_activation, Lane::nvme_write, op.layer, op.micro_batch, kept,
+                            {read_of(plan_, saved_[l], Role::source), write_of(plan_, home, Role::destination)}));
 }
 
 // Norm, verdict, learning rate: from what the device, the host and the other ranks have counted.
@@ -196,8 +225,16 @@ void ComputeLowering::add_gate() {
     gate.push_back(read_of(plan_, plan_.world_statistics_buffer, Role::world_statistics));
   }
   // If a value is not finite, the gate looks for its tensor; and a caller's hook may change any.
+  std::int64_t largest = 0;
   for (const LayerPlan& layer : plan_.layers) {
-    if (layer.gradient_buffer >= 0) gate.push_back(update_of(plan_, layer.gradient_buffer, Role::gradient));
+    if (layer.gradient_buffer < 0) continue;
+    gate.push_back(update_of(plan_, layer.gradient_buffer, Role::gradient));
+    if (layer.gradient_tier != Tier::nvme || layer.num_tiles == 0) continue;
+    largest = std::max(largest, padded_bytes(plan_.tiles[static_cast<std::size_t>(layer.first_tile)], layer.gradient_dtype));
+  }
+  if (largest > 0) {
+    plan_.gradient_tile_buffer = add_transient(plan_, "a tile of a gradient at the gate", Tier::host, Owner::staging, largest);
+    gate.push_back(write_of(plan_, plan_.gradient_tile_buffer, Role::workspace));
   }
   timeline_.before(end, make_task(TaskKind::gate, Lane::cpu, -1, -1, statistics_bytes_, std::move(gate)));
 }
@@ -208,6 +245,7 @@ Timeline ComputeLowering::run() && {
     if (ops_[u].kind == TaskKind::forward && ops_[u].layer == 0) start_micro_batch(ops_[u].micro_batch);
     add_op(u);
   }
+  gradients_.finish();
   add_gate();
   return std::move(timeline_);
 }

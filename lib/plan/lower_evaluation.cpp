@@ -52,7 +52,7 @@ Timeline lower_evaluation(Plan& plan) {
   const PlanRequest& request = plan.request;
   const std::size_t layers = plan.layers.size();
   Timeline timeline(layers);
-  const std::int64_t activation = request.shape.batch * request.shape.time * request.channels * size_of(request.dtype);
+  const std::int64_t activation = activation_bytes(request);
   const int loss = add_transient(plan, "evaluation loss", Tier::device, Owner::statistics, 8);
   int x = -1;
   for (std::size_t l = 0; l < layers; ++l) {

@@ -9,9 +9,12 @@
 namespace spillway {
 
 GradientLowering::GradientLowering(Plan& plan, Timeline& timeline, int statistics)
-    : plan_(plan), request_(plan.request), timeline_(timeline), statistics_(statistics), accumulators_(plan.layers.size(), -1) {}
+    : plan_(plan), request_(plan.request), timeline_(timeline), statistics_(statistics), stream_(plan, timeline), accumulators_(plan.layers.size(), -1) {}
 
-void GradientLowering::start_micro_batch() { gradients_.assign(plan_.layers.size(), -1); }
+void GradientLowering::start_micro_batch() {
+  gradients_.assign(plan_.layers.size(), -1);
+  stream_.flush();
+}
 
 int GradientLowering::gradient_of(std::size_t l, int micro_batch) {
   if (gradients_[l] < 0) {
@@ -98,13 +101,6 @@ int GradientLowering::reduce(std::size_t u, int l, int micro_batch, int gradient
   return into;
 }
 
-// Of the values this rank finalises, one square sum a piece.
-void GradientLowering::add_square_sums(Task& task, int l, int buffer) const {
-  const std::int64_t begin = layer(l).first_piece * 8;
-  const std::int64_t end = begin + norm_pieces(layer(l).slice.size()) * 8;
-  task.accesses.push_back(part(write_of(plan_, buffer, Role::square_sums), begin, end));
-}
-
 // The f32 values of each micro-batch cross the link and are added on the host.
 void GradientLowering::accumulate_on_host(std::size_t u, int l, int micro_batch, int values) {
   const auto index = static_cast<std::size_t>(l);
@@ -112,6 +108,7 @@ void GradientLowering::accumulate_on_host(std::size_t u, int l, int micro_batch,
   const std::int64_t bytes = target.slice.size() * 4;
   // Behind the sum over ranks, where there is one.
   const auto later = static_cast<std::int64_t>(u) + (request_.world_size > 1 ? 2 : 1);
+  if (target.gradient_tier == Tier::nvme) return stream_.accumulate(later, l, micro_batch, values);
   const int landing = add_transient(plan_, fmt::format("f32 gradient of {} on the host, micro-batch {}", target.name, micro_batch),
                                     Tier::host, Owner::gradients, bytes);
   timeline_.after(later, make_task(TaskKind::drain_partial, Lane::d2h, l, micro_batch, bytes,
@@ -124,7 +121,7 @@ void GradientLowering::accumulate_on_host(std::size_t u, int l, int micro_batch,
   }
   if (!is_last(micro_batch)) return;
   Task task = make_task(TaskKind::finalize, Lane::cpu, l, micro_batch, bytes * 2, {update_of(plan_, accumulators_[index], Role::gradient)});
-  add_square_sums(task, l, plan_.host_square_sums_buffer);
+  task.accesses.push_back(square_sums_of(plan_, target, target.slice, plan_.host_square_sums_buffer));
   timeline_.after(later + 1, std::move(task));
   plan_.layers[index].gradient_buffer = accumulators_[index];
 }
@@ -143,7 +140,7 @@ void GradientLowering::finalize(std::size_t u, int l, int accumulated) {
   Task task = make_task(TaskKind::finalize, Lane::compute, l, m, target.slice.size() * (4 + width),
                         {part(read_of(plan_, accumulated, Role::source), 0, target.slice.size() * 4),
                          part(write_of(plan_, wire, Role::gradient), begin, end)});
-  add_square_sums(task, l, statistics_);
+  task.accesses.push_back(square_sums_of(plan_, target, target.slice, statistics_));
   request_.world_size > 1 ? timeline_.after(position, std::move(task)) : timeline_.at(u, std::move(task));
   const Partition ranks = partition_of(request_);
   if (ranks.replicas() > 1) {
@@ -158,6 +155,7 @@ void GradientLowering::finalize(std::size_t u, int l, int accumulated) {
     gather.collective = add_collective(plan_, std::move(collective));
     timeline_.after(position, std::move(gather));
   }
+  if (target.gradient_tier == Tier::nvme) return stream_.store(position + 1, l, wire);
   plan_.layers[index].gradient_buffer = wire;
   if (target.update_on_device) return;
   const int landed = add_transient(plan_, fmt::format("gradient of {} on the host", target.name), Tier::host, Owner::gradients, wire_bytes);

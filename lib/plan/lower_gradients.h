@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "plan/lower.h"
+#include "plan/gradient_stream.h"
 #include "plan/ranks.h"
 
 namespace spillway {
@@ -23,6 +23,9 @@ class GradientLowering {
   // Backward of the layer stands at position u; its gradient of the micro-batch is complete.
   void after_backward(std::size_t u, int l, int micro_batch);
 
+  // After the last backward.
+  void finish() { stream_.flush(); }
+
  private:
   const LayerPlan& layer(int l) const { return plan_.layers[static_cast<std::size_t>(l)]; }
   bool is_last(int m) const { return m == request_.accumulation_steps - 1; }
@@ -31,12 +34,12 @@ class GradientLowering {
   Task pack(int l, int micro_batch, int gradient, const GradientBucket& bucket, int send, CollectivePlan& collective);
   void accumulate_on_host(std::size_t u, int l, int micro_batch, int values);
   void finalize(std::size_t u, int l, int accumulated);
-  void add_square_sums(Task& task, int l, int buffer) const;
 
   Plan& plan_;
   const PlanRequest& request_;
   Timeline& timeline_;
   int statistics_;
+  GradientStream stream_;          // to NVMe
   std::vector<int> gradients_;     // per layer: f32 gradient of this micro-batch
   std::vector<int> accumulators_;  // per layer: f32, device or host: the whole layer, or this rank's slice
 };

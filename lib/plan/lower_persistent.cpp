@@ -34,10 +34,10 @@ void add_layer(const Placement& placement, std::size_t index, Plan& plan) {
   layer.frozen_offset = layer.resident ? layer.num_trainable * width : round_up(layer.owned.size() * width, 4096);
   layer.update_on_device = placement.update_on_device[index];
   layer.square_sums_on_host = placement.accumulate_on_host && !layer.update_on_device;
+  layer.gradient_tier = layer.update_on_device ? Tier::device : placement.gradients_on_nvme[index] ? Tier::nvme : Tier::host;
   layer.gradient_dtype = layer.square_sums_on_host ? DType::f32 : request.wire;
   layer.gradient_buffer = -1;
   layer.first_tile = static_cast<int>(plan.tiles.size());
-  layer.first_weights_extent = -1;
   // Every tile, and so the frozen part, starts on a page; the last of each is padded to one.
   std::int64_t bytes = layer.num_elements * width;
   if (!layer.resident) bytes = layer.frozen.empty() ? layer.owned.size() * width : layer.frozen_offset + layer.frozen.size() * width;
@@ -63,7 +63,7 @@ void add_tile(const Placement& placement, const TileRange& range, std::size_t in
 
 // Cuts a stretch of a layer's weights into chunks of at most a tile.
 void add_chunks(Plan& plan, std::size_t l, ElementRange stretch) {
-  LayerPlan& layer = plan.layers[l];
+  const LayerPlan& layer = plan.layers[l];
   const std::int64_t width = size_of(plan.request.dtype);
   for (std::int64_t t = 0; t < num_tiles(stretch.size(), plan.request.tile_size); ++t) {
     const ElementRange range = tile_range(stretch.size(), plan.request.tile_size, t);
@@ -74,7 +74,6 @@ void add_chunks(Plan& plan, std::size_t l, ElementRange stretch) {
     if (layer.weights_tier == Tier::nvme) {
       chunk.extent = add_extent(plan, fmt::format("{}weights of tile {} of {}", of_tile ? "" : "frozen ", t, layer.name), layer.weights_buffer,
                                 layer.weights_offset(chunk.begin, width), round_up(chunk.num_elements() * width, 4096));
-      if (layer.num_weights_extents++ == 0) layer.first_weights_extent = chunk.extent;
       if (of_tile) plan.tiles[tile].weights_extent = chunk.extent;
     }
     plan.weights_chunks.push_back(chunk);
@@ -89,6 +88,28 @@ void add_weights_chunks(Plan& plan, std::size_t l) {
   add_chunks(plan, l, layer.owned);
   if (layer.resident) add_chunks(plan, l, {layer.owned.end, layer.num_trainable});
   add_chunks(plan, l, layer.frozen);
+}
+
+// A layer's gradient on NVMe: finished, or the sum of the micro-batches so far. Whole tiles are whole pages.
+void add_gradient_home(Plan& plan, std::size_t l) {
+  LayerPlan& layer = plan.layers[l];
+  if (layer.num_trainable == 0 || layer.gradient_tier != Tier::nvme) return;
+  const std::int64_t width = size_of(layer.gradient_dtype);
+  layer.gradient_buffer = add_persistent(plan, fmt::format("gradient of {}", layer.name), Tier::nvme, Owner::gradients,
+                                         round_up(layer.owned.size() * width, 4096));
+  for (int t = 0; t < layer.num_tiles; ++t) {
+    const TilePlan& tile = plan.tiles[static_cast<std::size_t>(layer.first_tile + t)];
+    add_extent(plan, fmt::format("gradient of tile {} of {}", t, layer.name), layer.gradient_buffer, (tile.begin - layer.owned.begin) * width,
+               padded_bytes(tile, layer.gradient_dtype));
+  }
+}
+
+void add_activation_home(Plan& plan, std::size_t l) {
+  if (!saves_activation(plan.request, l) || plan.request.offload_activations != OffloadDevice::nvme) return;
+  LayerPlan& layer = plan.layers[l];
+  const std::int64_t bytes = round_up(activation_bytes(plan.request), 4096);
+  layer.activation_buffer = add_persistent(plan, fmt::format("saved output of {}", layer.name), Tier::nvme, Owner::activations, bytes);
+  add_extent(plan, fmt::format("output of {}", layer.name), layer.activation_buffer, 0, bytes);
 }
 
 // Square sums of layers finalised by the device follow the losses; those of the cpu lane have a buffer
@@ -134,7 +155,7 @@ void add_maintenance(Plan& plan) {
 
 }  // namespace
 
-std::int64_t padded_weight_bytes(const TilePlan& tile, DType dtype) {
+std::int64_t padded_bytes(const TilePlan& tile, DType dtype) {
   return round_up(tile.num_elements() * size_of(dtype), 4096);
 }
 
@@ -143,6 +164,8 @@ void lower_persistent(const Placement& placement, const std::vector<TileRange>& 
   for (std::size_t l = 0; l < plan.request.layers.size(); ++l) add_layer(placement, l, plan);
   for (std::size_t t = 0; t < tiles.size(); ++t) add_tile(placement, tiles[t], t, plan);
   for (std::size_t l = 0; l < plan.layers.size(); ++l) add_weights_chunks(plan, l);
+  for (std::size_t l = 0; l < plan.layers.size(); ++l) add_gradient_home(plan, l);
+  for (std::size_t l = 0; l < plan.layers.size(); ++l) add_activation_home(plan, l);
   const std::int64_t tokens = plan.request.shape.batch * plan.request.shape.time;
   plan.batch_buffer = add_persistent(plan, "tokens and targets", Tier::host, Owner::batch,
                                      plan.request.accumulation_steps * 2 * tokens * 4);

@@ -27,6 +27,8 @@ std::string_view name_of(TaskKind kind) {
     case TaskKind::forward: return "forward";
     case TaskKind::backward: return "backward";
     case TaskKind::save_activation: return "save activation";
+    case TaskKind::write_activation: return "write activation";
+    case TaskKind::read_activation: return "read activation";
     case TaskKind::load_activation: return "load activation";
     case TaskKind::drain_partial: return "drain partial gradient";
     case TaskKind::accumulate: return "accumulate";
@@ -36,6 +38,8 @@ std::string_view name_of(TaskKind kind) {
     case TaskKind::finalize: return "finalize gradient";
     case TaskKind::gather_gradient: return "gather gradient";
     case TaskKind::drain_gradient: return "drain gradient";
+    case TaskKind::write_gradient: return "write gradient";
+    case TaskKind::read_gradient: return "read gradient";
     case TaskKind::drain_statistics: return "drain statistics";
     case TaskKind::exchange_statistics: return "exchange statistics";
     case TaskKind::gate: return "gate";

@@ -87,6 +87,7 @@ Placement initial_placement(const PlanRequest& request, const std::vector<TileRa
   Placement placement;
   placement.weights.assign(request.layers.size(), Tier::device);
   placement.update_on_device.assign(request.layers.size(), true);
+  placement.gradients_on_nvme.assign(request.layers.size(), request.placement == PlacementPolicy::exact && request.offload_gradients == OffloadDevice::nvme);
   placement.tiles.assign(tiles.size(), Tier::device);
   if (request.placement == PlacementPolicy::exact) {
     place_weights(request, placement);
@@ -150,6 +151,15 @@ bool sink_from_host(const PlanRequest& request, const std::vector<TileRange>& ti
       if (placement.weights[l] != Tier::host) continue;
       placement.weights[l] = Tier::nvme;
       excess -= request.layers[l].num_elements / partition_of(request).partition * size_of(request.dtype);
+    }
+  }
+  // Last: a gradient is there but from backward to update, and in f32 it goes down and up for every micro-batch.
+  if (request.offload_gradients == OffloadDevice::nvme) {
+    const std::int64_t width = placement.accumulate_on_host ? 4 : size_of(request.wire);
+    for (std::size_t l = request.layers.size(); l-- > 0 && excess > 0;) {
+      if (placement.gradients_on_nvme[l] || placement.update_on_device[l]) continue;
+      placement.gradients_on_nvme[l] = true;
+      excess -= trainable(request.layers[l]) / partition_of(request).partition * width;
     }
   }
   return excess < before;

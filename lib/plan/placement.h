@@ -17,6 +17,7 @@ struct Placement {
   std::vector<Tier> weights;          // per layer
   std::vector<bool> update_on_device;  // per layer: its optimizer state and finished gradient stay on the device
   std::vector<Tier> tiles;            // per tile; device exactly where the layer's update is
+  std::vector<bool> gradients_on_nvme;  // per layer: its gradient, if it is not updated on the device
   bool accumulate_on_host = false;    // home of f32 accumulators when there are several micro-batches
 };
 

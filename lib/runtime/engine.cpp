@@ -90,7 +90,7 @@ class Engine::Impl {
         gate(this->config, options.seed),
         links(options.world == nullptr || this->plan.request.world_size == 1 ? nullptr : std::make_unique<RankLinks>(*options.world, options.device_world, this->plan)),
         snapshots(this->plan, memory, this->layers, *this->device, store.get()),
-        actions(this->plan, memory, this->layers, *this->device, *ops, gate, links.get(), &snapshots, options.flags),
+        actions(this->plan, memory, this->layers, *this->device, store.get(), *ops, gate, links.get(), &snapshots, options.flags),
         state(this->plan, memory, *this->device, store.get()),
         tensors(this->plan, this->layers, state, links.get()),
         rates(rates),

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/values.h"
+#include "runtime/gradient_access.h"
 #include "runtime/task_actions.h"
 
 namespace spillway {
@@ -54,8 +55,9 @@ void PlanActions::decide(const Task& task) {
 
 // Norm, clipping and verdict follow what the hook changes. Other ranks' sums were exchanged before it.
 void PlanActions::show_gradients(const GateInput& input) {
-  GradientAccess gradients(plan_, memory_, device_, {plan_, layers_, links_}, gate_.gradient_factor(input), square_sums_);
+  GradientAccess gradients(plan_, gradients_, {plan_, layers_, links_}, gate_.gradient_factor(input), square_sums_);
   before_update_(gradients);
+  gradients_.settle();
   if (links_ == nullptr || !gradients.edited()) return;
   double mine = 0.0;
   for (const double sum : square_sums_) mine += sum;
@@ -75,19 +77,9 @@ void PlanActions::name_bad_tensor() {
   }
 }
 
-// Bytes [begin, end) of the layer's gradient, on the host until the next call.
-std::span<const std::byte> PlanActions::gradient_piece(const LayerPlan& layer, std::int64_t begin, std::int64_t end) const {
-  std::byte* piece = memory_.at(plan_.gradient_piece_buffer);
-  memory_.note_use(plan_.gradient_piece_buffer, end - begin);
-  const std::unique_ptr<Stream> stream = device_.make_stream("gate");
-  stream->copy(piece, memory_.at(layer.gradient_buffer) + begin, end - begin);
-  stream->synchronize();
-  return {piece, static_cast<std::size_t>(end - begin)};
-}
-
 // The tensor of the first value that is not finite in this rank's slices; empty if there is none. Its piece is known,
 // the value is looked for.
-std::string PlanActions::bad_tensor_here() const {
+std::string PlanActions::bad_tensor_here() {
   const auto bad = std::find_if(square_sums_.begin(), square_sums_.end(), [](double sum) { return !std::isfinite(sum); });
   if (bad == square_sums_.end()) return {};
   std::int64_t piece = bad - square_sums_.begin();
@@ -95,10 +87,9 @@ std::string PlanActions::bad_tensor_here() const {
   for (; piece >= norm_pieces(plan_.layers[l].slice.size()); ++l) piece -= norm_pieces(plan_.layers[l].slice.size());
   const LayerPlan& layer = plan_.layers[l];
   const std::int64_t begin = layer.slice.begin + piece * kNormPiece, end = std::min(begin + kNormPiece, layer.slice.end);
-  const std::int64_t width = size_of(layer.gradient_dtype), base = layer.square_sums_on_host ? layer.slice.begin : layer.owned.begin;
-  const std::span<const std::byte> bytes = gradient_piece(layer, (begin - base) * width, (end - base) * width);
   std::vector<float> values(static_cast<std::size_t>(end - begin));
-  widen(layer.gradient_dtype, bytes, values);
+  widen(layer.gradient_dtype, gradients_.read(layer, {begin, end}), values);
+  gradients_.settle();
   std::int64_t element = begin;
   while (element + 1 < end && std::isfinite(values[static_cast<std::size_t>(element - begin)])) ++element;
   for (const ParamSpec& param : layers_[l]->params()) {

@@ -7,18 +7,9 @@
 
 namespace spillway {
 
-GradientAccess::GradientAccess(const Plan& plan, PlanMemory& memory, Device& device, const TensorDirectory& directory, double factor,
+GradientAccess::GradientAccess(const Plan& plan, FinishedGradients& gradients, const TensorDirectory& directory, double factor,
                                std::span<double> square_sums)
-    : plan_(plan), memory_(memory), directory_(directory), factor_(factor), square_sums_(square_sums),
-      stream_(device.make_stream("gradients")), staged_(memory.at(plan.gradient_piece_buffer), kNormPiece * sizeof(float)) {
-  memory.note_use(plan.gradient_piece_buffer, kNormPiece * sizeof(float));
-}
-
-// The buffer holds this rank's slice where the cpu lane has summed it up, else all of the shard.
-std::byte* GradientAccess::address(const LayerPlan& layer, std::int64_t element) const {
-  const std::int64_t base = layer.square_sums_on_host ? layer.slice.begin : layer.owned.begin;
-  return memory_.at(layer.gradient_buffer) + (element - base) * size_of(layer.gradient_dtype);
-}
+    : plan_(plan), gradients_(gradients), directory_(directory), factor_(factor), square_sums_(square_sums) {}
 
 double* GradientAccess::sums_of(int layer) const {
   std::int64_t first = 0;
@@ -28,10 +19,7 @@ double* GradientAccess::sums_of(int layer) const {
 
 // At most a piece.
 void GradientAccess::load(const LayerPlan& layer, ElementRange range, std::span<float> out) {
-  const std::int64_t bytes = range.size() * size_of(layer.gradient_dtype);
-  stream_->copy(staged_.data(), address(layer, range.begin), bytes);
-  stream_->synchronize();
-  widen(layer.gradient_dtype, staged_.first(static_cast<std::size_t>(bytes)), out);
+  widen(layer.gradient_dtype, gradients_.read(layer, range), out);
 }
 
 void GradientAccess::read(std::string_view name, std::span<float> out) {
@@ -73,9 +61,8 @@ void GradientAccess::replace(const LayerPlan& layer, ElementRange stretch, const
     }
     double unused = 0.0;
     double* sum = square_sums == nullptr ? &unused : square_sums + (begin - stretch.begin) / kNormPiece;
-    finalize_gradient_on_host({piece_values, staged_.data(), sum, plan_.request.wire, layer.gradient_dtype, piece.size()});
-    stream_->copy(address(layer, begin), staged_.data(), piece.size() * size_of(layer.gradient_dtype));
-    stream_->synchronize();
+    finalize_gradient_on_host({piece_values, gradients_.piece().data(), sum, plan_.request.wire, layer.gradient_dtype, piece.size()});
+    gradients_.write(layer, piece);
   }
 }
 

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "runtime/plan_memory.h"
+#include "runtime/finished_gradients.h"
 #include "runtime/tensor_directory.h"
-#include "spillway/device.h"
 #include "spillway/plan.h"
 
 namespace spillway {
@@ -18,7 +16,7 @@ class GradientAccess {
  public:
   // For the time of a step's gate, when its gradients are finished. `factor`: what the mean gradient was multiplied with.
   // `square_sums` of this rank's slices of all layers in order, kept up to date. Borrows everything but the directory.
-  GradientAccess(const Plan& plan, PlanMemory& memory, Device& device, const TensorDirectory& directory, double factor,
+  GradientAccess(const Plan& plan, FinishedGradients& gradients, const TensorDirectory& directory, double factor,
                  std::span<double> square_sums);
 
   // The gradient of the step's mean loss, without loss scale and before clipping; of all ranks, as rounded to the wire dtype.
@@ -36,16 +34,13 @@ class GradientAccess {
  private:
   void load(const LayerPlan& layer, ElementRange range, std::span<float> out);
   void replace(const LayerPlan& layer, ElementRange stretch, const NamedTensor& tensor, std::span<const float> values, double* square_sums);
-  std::byte* address(const LayerPlan& layer, std::int64_t element) const;
   double* sums_of(int layer) const;
 
   const Plan& plan_;
-  PlanMemory& memory_;
+  FinishedGradients& gradients_;
   TensorDirectory directory_;
   double factor_;
   std::span<double> square_sums_;
-  std::unique_ptr<Stream> stream_;
-  std::span<std::byte> staged_;  // a piece, as stored; in the plan
   bool edited_ = false;
 };
 

@@ -9,11 +9,13 @@
 namespace spillway {
 
 PlanActions::PlanActions(const Plan& plan, PlanMemory& memory, const std::vector<std::unique_ptr<Layer>>& layers, Device& device,
-                         Ops& ops, Gate& gate, RankLinks* links, SnapshotReader* snapshots, std::function<std::uint64_t()> flags)
+                         SwapStore* store, Ops& ops, Gate& gate, RankLinks* links, SnapshotReader* snapshots, std::function<std::uint64_t()> flags)
     : plan_(plan),
       memory_(memory),
       layers_(layers),
       device_(device),
+      extents_(plan),
+      gradients_(plan, memory, device, store, extents_),
       ops_(ops),
       gate_(gate),
       links_(links),
@@ -106,21 +108,15 @@ void PlanActions::take_snapshot(const Task& task) {
 int PlanActions::start_transfers(const Task& task, SwapChannel& channel, std::uint64_t tag) {
   memory_.note_use(task);
   if (skips(task)) return 0;
-  const auto first_extent = [&](const TilePlan& tile) { return task.kind == TaskKind::write_weights || task.kind == TaskKind::read_weights ? tile.weights_extent : tile.state_extent; };
-  if (task.lane == Lane::nvme_write) {
-    channel.write(first_extent(plan_.tiles[static_cast<std::size_t>(task.tile)]), pointer<const std::byte>(task, Role::source), tag);
-    return 1;
+  const bool writes = task.lane == Lane::nvme_write;
+  const Access& home = *find_access(task, writes ? Role::destination : Role::source);
+  std::byte* here = pointer<std::byte>(task, writes ? Role::source : Role::destination);
+  const std::span<const int> extents = extents_.within(home);
+  for (const int e : extents) {
+    std::byte* bytes = here + (plan_.extents[static_cast<std::size_t>(e)].begin - home.begin);
+    writes ? channel.write(e, bytes, tag) : channel.read(e, bytes, tag);
   }
-  std::byte* target = pointer<std::byte>(task, Role::destination);
-  if (task.kind == TaskKind::read_tile) {
-    channel.read(first_extent(plan_.tiles[static_cast<std::size_t>(task.tile)]), target, tag);
-    return 1;
-  }
-  const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(task.layer)];
-  for (int e = layer.first_weights_extent; e < layer.first_weights_extent + layer.num_weights_extents; ++e) {
-    channel.read(e, target + plan_.extents[static_cast<std::size_t>(e)].begin, tag);
-  }
-  return layer.num_weights_extents;
+  return static_cast<int>(extents.size());
 }
 
 void PlanActions::copy(const Task& task, Stream& stream) {
@@ -187,10 +183,11 @@ void PlanActions::sum(const Task& task, Stream& stream) {
 
 FinalizeGradient PlanActions::finalize_arguments(const Task& task) const {
   const LayerPlan& layer = plan_.layers[static_cast<std::size_t>(task.layer)];
-  auto* out = pointer<void>(task, Role::gradient);
+  const Access* bytes = find_access(task, Role::gradient);
+  auto* out = memory_.bytes(*bytes).data();
   const auto* accumulated = pointer<const float>(task, Role::source);  // absent: in place
-  return {accumulated == nullptr ? static_cast<const float*>(out) : accumulated, out, pointer<double>(task, Role::square_sums),
-          plan_.request.wire, layer.gradient_dtype, layer.slice.size()};
+  return {accumulated == nullptr ? reinterpret_cast<const float*>(out) : accumulated, out, pointer<double>(task, Role::square_sums),
+          plan_.request.wire, layer.gradient_dtype, (bytes->end - bytes->begin) / size_of(layer.gradient_dtype)};
 }
 
 OptimizerTile PlanActions::optimizer_tile(const Task& task) const {

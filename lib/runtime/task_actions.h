@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "runtime/executor.h"
+#include "runtime/extent_index.h"
+#include "runtime/finished_gradients.h"
 #include "runtime/gate.h"
 #include "runtime/gradient_access.h"
 #include "runtime/plan_memory.h"
@@ -25,9 +27,10 @@ namespace spillway {
 class PlanActions final : public TaskActions {
  public:
   // Borrows everything.
-  // `links` and `snapshots` are nullptr in a world of one, and where the plan has no snapshots.
-  PlanActions(const Plan& plan, PlanMemory& memory, const std::vector<std::unique_ptr<Layer>>& layers, Device& device, Ops& ops,
-              Gate& gate, RankLinks* links, SnapshotReader* snapshots, std::function<std::uint64_t()> flags);
+  // `store`, `links` and `snapshots` are nullptr if nothing is on NVMe, in a world of one, and where the plan has no
+  // snapshots.
+  PlanActions(const Plan& plan, PlanMemory& memory, const std::vector<std::unique_ptr<Layer>>& layers, Device& device, SwapStore* store,
+              Ops& ops, Gate& gate, RankLinks* links, SnapshotReader* snapshots, std::function<std::uint64_t()> flags);
 
   void enqueue(const Task& task, Stream& stream) override;
   void execute(const Task& task) override;
@@ -71,14 +74,15 @@ class PlanActions final : public TaskActions {
   void take_snapshot(const Task& task);
   void show_gradients(const GateInput& input);
   void name_bad_tensor();
-  std::string bad_tensor_here() const;
-  std::span<const std::byte> gradient_piece(const LayerPlan& layer, std::int64_t begin, std::int64_t end) const;
+  std::string bad_tensor_here();
   std::int64_t planned_tokens() const;
 
   const Plan& plan_;
   PlanMemory& memory_;
   const std::vector<std::unique_ptr<Layer>>& layers_;
   Device& device_;
+  ExtentIndex extents_;
+  FinishedGradients gradients_;
   Ops& ops_;
   Gate& gate_;
   RankLinks* links_;

@@ -37,6 +37,15 @@ Transfer transfer_of(const Plan& plan, const Task& task) {
   return transfer;
 }
 
+// Calls visit(index, byte of the access) for every extent in the access.
+template <class Visit>
+void for_each_extent(const Plan& plan, const Access& access, Visit visit) {
+  for (std::size_t i = 0; i < plan.extents.size(); ++i) {
+    const ExtentPlan& extent = plan.extents[i];
+    if (extent.buffer == access.buffer && extent.begin >= access.begin && extent.begin < access.end) visit(static_cast<int>(i), extent.begin - access.begin);
+  }
+}
+
 }  // namespace
 
 TierMemory::TierMemory(const Plan& plan) {
@@ -144,7 +153,29 @@ void DataFlow::enqueue(const Task& task, Stream& stream) {
   static_cast<host::HostStream&>(stream).enqueue([this, execution] { work(execution); });
 }
 
-void DataFlow::execute(const Task& task) { work(next_execution(task)); }
+void DataFlow::load_from_store(const Task& task) {
+  for (const Access& access : task.accesses) {
+    if (!access.reads || !on_nvme(plan_, access) || access.begin == access.end) continue;
+    const std::unique_ptr<SwapChannel> channel = store_->open_channel();
+    for_each_extent(plan_, access, [&](int extent, std::int64_t at) { channel->read(extent, memory.bytes(plan_, access).data() + at, 0); });
+    drain(*channel);
+  }
+}
+
+void DataFlow::keep_in_store(const Task& task) {
+  for (const Access& access : task.accesses) {
+    if (!access.writes || !on_nvme(plan_, access) || access.begin == access.end) continue;
+    const std::unique_ptr<SwapChannel> channel = store_->open_channel();
+    for_each_extent(plan_, access, [&](int extent, std::int64_t at) { channel->write(extent, memory.bytes(plan_, access).data() + at, 0); });
+    drain(*channel);
+  }
+}
+
+void DataFlow::execute(const Task& task) {
+  if (store_ != nullptr) load_from_store(task);
+  work(next_execution(task));
+  if (store_ != nullptr) keep_in_store(task);
+}
 
 int DataFlow::start_transfers(const Task& task, SwapChannel& channel, std::uint64_t tag) {
   const Execution execution = next_execution(task);
@@ -153,14 +184,11 @@ int DataFlow::start_transfers(const Task& task, SwapChannel& channel, std::uint6
   const Transfer transfer = transfer_of(plan_, task);
   std::byte* const host = memory.bytes(plan_, *transfer.host).data();
   int started = 0;
-  for (std::size_t i = 0; i < plan_.extents.size(); ++i) {
-    const ExtentPlan& extent = plan_.extents[i];
-    if (extent.buffer != transfer.nvme->buffer || extent.begin < transfer.nvme->begin || extent.begin >= transfer.nvme->end) continue;
-    std::byte* const data = host + (extent.begin - transfer.nvme->begin);
-    if (task.lane != Lane::nvme_write) channel.read(static_cast<int>(i), data, tag);
-    if (task.lane == Lane::nvme_write) channel.write(static_cast<int>(i), data, tag);
+  for_each_extent(plan_, *transfer.nvme, [&](int extent, std::int64_t at) {
+    if (task.lane != Lane::nvme_write) channel.read(extent, host + at, tag);
+    if (task.lane == Lane::nvme_write) channel.write(extent, host + at, tag);
     ++started;
-  }
+  });
   return started;
 }
 

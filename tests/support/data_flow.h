@@ -49,6 +49,9 @@ class DataFlow final : public TaskActions {
   // For at most `max_runs` runs of each program. Borrows the plan.
   DataFlow(const Plan& plan, std::uint32_t max_runs);
 
+  // Where tasks on threads of the host find what they touch on NVMe (borrowed); without one it is in memory.
+  void use_store(SwapStore* store) { store_ = store; }
+
   void enqueue(const Task& task, Stream& stream) override;
   void execute(const Task& task) override;
   int start_transfers(const Task& task, SwapChannel& channel, std::uint64_t tag) override;
@@ -83,8 +86,11 @@ class DataFlow final : public TaskActions {
   const Task& task_of(const Execution& execution) const;
   TaskTrace& trace_of(const Execution& execution);
   std::uint64_t read_inputs(const Task& task);
+  void load_from_store(const Task& task);
+  void keep_in_store(const Task& task);
 
   const Plan& plan_;
+  SwapStore* store_ = nullptr;
   std::array<const Program*, 2> programs_;
   // By program, run and task; every entry belongs to its task's lane until the executor is drained.
   std::array<std::vector<std::vector<TaskTrace>>, 2> traces_;

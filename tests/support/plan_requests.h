@@ -46,7 +46,8 @@ inline PlanRequest random_request(std::mt19937_64& random) {
   request.offload_optimizer = static_cast<OffloadDevice>(pick(0, 2));
   request.offload_optimizer_ratio = static_cast<double>(pick(0, 4)) / 4.0;
   request.persistence_threshold = pick(0, 1) * pick(0, 2000);
-  request.offload_activations = pick(0, 1) == 1 ? OffloadDevice::cpu : OffloadDevice::none;
+  request.offload_activations = static_cast<OffloadDevice>(pick(0, 2));
+  request.offload_gradients = static_cast<OffloadDevice>(pick(1, 2));
   for (auto& budget : request.budgets) {
     if (pick(0, 2) == 0) budget = pick(100'000, 6'000'000);
   }

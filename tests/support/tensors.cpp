@@ -34,6 +34,11 @@ void on_ranks(const RunSetup& setup, int world, const std::function<void(RunSetu
 
 namespace {
 
+RunSetup with_gradients_on_nvme(RunSetup setup) {
+  setup.config.spillway.offload_gradients = OffloadDevice::nvme;
+  return setup;
+}
+
 // A byte less than it takes to keep them on the device.
 void send_gradients_to_host(RunSetup& setup) {
   setup.config.spillway.device_memory = plan_of(setup).tiers[static_cast<std::size_t>(Tier::device)].peak - 1;
@@ -55,11 +60,15 @@ void on_every_placement(int stage, int world, const std::function<void(RunSetup&
   for (const auto& [device, name] : places) {
     on_ranks(placed(tensor_run(stage), device, folder.path()), world, [&](RunSetup& mine) { act(mine, where(mine, name)); });
   }
+  const RunSetup on_cpu = placed(tensor_run(stage), OffloadDevice::cpu, folder.path());
+  on_ranks(with_gradients_on_nvme(on_cpu), world, [&](RunSetup& mine) { act(mine, where(mine, "cpu, gradients on nvme")); });
   if (world > 1 && stage < 2) return;
-  on_ranks(placed(tensor_run(stage), OffloadDevice::cpu, ""), world, [&](RunSetup& mine) {
-    send_gradients_to_host(mine);
-    act(mine, where(mine, "cpu, gradients on the host"));
-  });
+  for (const auto& [setup, name] : {std::pair{on_cpu, "cpu, gradients on the host"}, {with_gradients_on_nvme(on_cpu), "cpu, gradients summed up on nvme"}}) {
+    on_ranks(setup, world, [&](RunSetup& mine) {
+      send_gradients_to_host(mine);
+      act(mine, where(mine, name));
+    });
+  }
 }
 
 std::vector<ParamSpec> params_of(const RunSetup& setup) {

@@ -27,8 +27,8 @@ RunSetup placed(RunSetup setup, OffloadDevice device, const std::string& folder)
 // One rank without a world, or so many.
 void on_ranks(const RunSetup& setup, int world, const std::function<void(RunSetup&)>& act);
 
-// tensor_run() with everything on the device, on the host, on NVMe, and on the host with gradients waiting there in f32 where
-// ranks can have that. `where`: for messages.
+// tensor_run() with everything on the device, on the host, on NVMe, on the host with gradients on NVMe, and on the host with
+// gradients waiting there or on NVMe in f32 where ranks can have that. `where`: for messages.
 void on_every_placement(int stage, int world, const std::function<void(RunSetup&, const std::string& where)>& act);
 
 std::vector<ParamSpec> params_of(const RunSetup& setup);
