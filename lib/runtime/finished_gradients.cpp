@@ -7,7 +7,7 @@ namespace spillway {
 
 FinishedGradients::FinishedGradients(const Plan& plan, PlanMemory& memory, Device& device, SwapStore* store, const ExtentIndex& extents)
     : plan_(plan), memory_(memory), extents_(extents), stream_(device.make_stream("gradients")),
-      channel_(plan.gradient_tile_buffer < 0 ? nullptr : store->open_channel()) {}
+      channel_(plan.gradient_tile_buffer < 0 ? nullptr : store->open_channel(IoPriority::urgent)) {}
 
 std::span<const std::byte> FinishedGradients::read(const LayerPlan& layer, ElementRange elements) {
   memory_.note_use(plan_.gradient_piece_buffer, static_cast<std::int64_t>(piece().size()));
