@@ -49,6 +49,11 @@ def offload(param=None, optimizer=None, path="."):
 ON_NVME = offload("nvme", "nvme")
 
 
+def everything_on_nvme(paths):
+    """Weights, optimizer state, gradients and activations, over these folders."""
+    return merged(offload("nvme", "nvme", paths), {"spillway": {"offload_gradients": "nvme", "offload_activations": "nvme"}})
+
+
 def text(num_bytes, seed=1):
     """Words of a small vocabulary: something a model can learn."""
     chance = random.Random(seed)
