@@ -12,14 +12,15 @@
 
 namespace spillway::testing {
 
-// Extents of these sizes, one after the other, named as the plan names them.
+// Of the header of few extents.
+inline constexpr std::int64_t kHeader = SwapStore::alignment;
+
+// One path, and extents of these sizes, named as the plan names them. On one path they lie one after the other, after a
+// header of kHeader bytes.
 inline SwapStoreOptions store_options(const std::string& folder, const std::vector<std::int64_t>& sizes) {
   SwapStoreOptions options;
-  options.folder = folder;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    options.extents.push_back({"tile " + std::to_string(i) + " of block 3", options.bytes, sizes[i]});
-    options.bytes += sizes[i];
-  }
+  options.paths = {{folder}};
+  for (std::size_t i = 0; i < sizes.size(); ++i) options.extents.push_back({"tile " + std::to_string(i) + " of block 3", sizes[i]});
   return options;
 }
 
