@@ -16,6 +16,7 @@
 #include "app/commands.h"
 #include "base/text.h"
 #include "spillway/error.h"
+#include "spillway/io_engine.h"
 #include "spillway/model.h"
 
 namespace spillway::app {
@@ -31,7 +32,8 @@ constexpr const char* kExamples =
     "  spillway plan  --config my.json --model gpt2-xl --ranks 64 --profile bench/profiles/a100_80gb.json\n"
     "  spillway inspect run\n"
     "  spillway export run --to weights --dtype bf16\n"
-    "  spillway doctor --nvme-path /mnt/nvme";
+    "  spillway doctor --nvme-path /mnt/nvme\n"
+    "  spillway tune --nvme-path /mnt/nvme0 /mnt/nvme1 --out aio.json --profile rates.json";
 
 constexpr const char* kExitStatus =
     "Exit status:\n"
@@ -115,6 +117,17 @@ void add_doctor_options(CLI::App& command, DoctorOptions& options) {
   command.add_flag("--json", options.json, "everything as one JSON object");
 }
 
+void add_tune_options(CLI::App& command, TuneOptions& options) {
+  command.add_option("--nvme-path", options.nvme_paths, "folders to tune for, on different disks")->option_text("DIR... (required)");
+  command.add_option("--out", options.out, "configuration with the best aio section, for DeepSpeed and Spillway")->option_text("FILE.json");
+  command.add_option("--profile", options.profile, "rates of this machine with that setting, for spillway.profile")->option_text("FILE.json");
+  const auto names = io_engine_names();
+  command.add_option("--engines", options.engines, "I/O engines to try; default: all that work here")
+      ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())))
+      ->option_text("NAME...");
+  command.add_flag("--quick", options.quick, "a few settings, each measured once: seconds instead of minutes");
+}
+
 void add_plan_options(CLI::App& command, PlanOptions& options) {
   command.add_flag("--json", options.json, "the complete plan as one JSON object");
   command.add_option("--ranks", options.world.ranks, "plan for so many ranks without starting them; memory is limited by the configuration alone")
@@ -188,11 +201,14 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_export_options(*export_weights, line.export_weights);
   CLI::App* doctor = app.add_subcommand("doctor", "Show what this machine has for training, measured, and what to change about it.")->allow_extras();
   add_doctor_options(*doctor, line.doctor);
+  CLI::App* tune = app.add_subcommand("tune", "Find the I/O engine, block size and depth that move the most on the disks of the NVMe tier.")->allow_extras();
+  add_tune_options(*tune, line.tune);
   const std::pair<CLI::App*, Command> commands[] = {{train, Command::train},
                                                     {plan, Command::plan},
                                                     {inspect, Command::inspect},
                                                     {export_weights, Command::export_weights},
-                                                    {doctor, Command::doctor}};
+                                                    {doctor, Command::doctor},
+                                                    {tune, Command::tune}};
   const auto chosen = [&] { return std::find_if(std::begin(commands), std::end(commands), [](const auto& entry) { return entry.first->parsed(); }); };
   try {
     app.parse(argc, argv);
@@ -205,7 +221,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     throw ConfigError(fmt::format("{}; {}", error.what(), help_of(chosen() == std::end(commands) ? "" : chosen()->first->get_name())));
   }
   refuse_rest(app, "");
-  if (chosen() == std::end(commands)) throw ConfigError("no command given: train, plan, inspect, export or doctor; " + help_of(""));
+  if (chosen() == std::end(commands)) throw ConfigError("no command given: train, plan, inspect, export, doctor or tune; " + help_of(""));
   const auto& [command, which] = *chosen();
   refuse_rest(*command, command->get_name());
   if (which == Command::train) require(*command, {"--config", "--model", "--data", "--steps"});
@@ -215,6 +231,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   }
   if (which == Command::inspect) require(*command, {"CHECKPOINT"});
   if (which == Command::export_weights) require(*command, {"CHECKPOINT", "--to"});
+  if (which == Command::tune) require(*command, {"--nvme-path"});
   line.command = which;
   return line;
 }

@@ -8,7 +8,7 @@
 
 namespace spillway::app {
 
-enum class Command : std::uint8_t { train, plan, inspect, export_weights, doctor, show };
+enum class Command : std::uint8_t { train, plan, inspect, export_weights, doctor, tune, show };
 
 struct CommandLine {
   Command command = Command::show;
@@ -18,6 +18,7 @@ struct CommandLine {
   InspectOptions inspect;
   ExportOptions export_weights;
   DoctorOptions doctor;
+  TuneOptions tune;
 };
 
 // Throws ConfigError that says what was not understood, what may have been meant, and where help is.

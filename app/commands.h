@@ -14,6 +14,7 @@ int plan(const PlanOptions& options);
 int inspect(const InspectOptions& options);
 int export_weights(const ExportOptions& options);
 int doctor(const DoctorOptions& options);
+int tune(const TuneOptions& options);
 
 // "0.1.0"
 std::string version();

@@ -17,6 +17,7 @@ int run(int argc, char** argv) {
     case Command::inspect: return inspect(line.inspect);
     case Command::export_weights: return export_weights(line.export_weights);
     case Command::doctor: return doctor(line.doctor);
+    case Command::tune: return tune(line.tune);
     case Command::show: std::fputs(line.text.c_str(), stdout); return 0;
   }
   return 1;

@@ -64,4 +64,12 @@ struct DoctorOptions {
   bool json = false;
 };
 
+struct TuneOptions {
+  std::vector<std::string> nvme_paths;
+  std::string out;                         // file for the aio section; empty: none
+  std::string profile;                     // file for the rates; empty: none
+  std::vector<std::string> engines;        // empty: all that work here
+  bool quick = false;
+};
+
 }  // namespace spillway::app

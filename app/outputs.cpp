@@ -19,6 +19,8 @@ namespace fs = std::filesystem;
   throw IoError(fmt::format("[out] write '{}': {}; choose another --{}", path, reason, option));
 }
 
+}  // namespace
+
 void check_writable(const char* option, const std::string& path) {
   if (path.empty()) return;
   std::error_code error;
@@ -32,8 +34,6 @@ void check_writable(const char* option, const std::string& path) {
     refuse(option, path, std::error_code(errno, std::generic_category()).message());
   }
 }
-
-}  // namespace
 
 Outputs::Outputs(TrainOptions& options) {
   try {

@@ -9,6 +9,9 @@
 
 namespace spillway::app {
 
+// Throws IoError that names --`option` if the file could not be written. Nothing is asked for if `path` is empty.
+void check_writable(const char* option, const std::string& path);
+
 class Outputs {
  public:
   // Names the files that the command line left to --out, makes that folder and takes it for this run alone. Throws

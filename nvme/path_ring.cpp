@@ -222,7 +222,7 @@ void PathRing::end_block(int slot, int error) {
 // Of a transfer that is in no list: it fails, and is delivered when what is in flight of it has ended.
 void PathRing::end(RingTransfer& transfer, int error) {
   if (transfer.error == 0) transfer.error = error;
-  if (error != kAbandoned) failure_.note({transfer.extent, transfer.op, error});
+  if (error != kAbandoned) failure_.note([&] { return options_.describe(transfer); });
   transfer.issued = transfer.bytes;
   if (transfer.blocks_in_flight == 0) deliver(transfer);
 }

@@ -23,6 +23,7 @@ struct PathRingOptions {
   int fd = -1;
   IoEngineOptions engine;
   std::function<std::unique_ptr<IoEngine>(const IoEngineOptions&)> make_engine;
+  std::function<std::string(const RingTransfer&)> describe;  // what there is to say of one that has failed
   std::int64_t block_bytes = 0;
   bool single_submit = false;
   bool overlap_events = true;

@@ -124,8 +124,10 @@ bool StoreChannel::finish_read(const Transfer& transfer) {
   }
   state_.checksum_failures.fetch_add(1, std::memory_order_relaxed);
   state_.path_of(transfer.extent).activity().checksum_failures.fetch_add(1, std::memory_order_relaxed);
-  state_.failure.note({transfer.extent, transfer.op, 0});
-  failures_.push_back(checksum_failure(state_, transfer, transfer.record, found));
+  std::string text;
+  const auto describe = [&] { return text = checksum_failure(state_, transfer, transfer.record, found); };
+  state_.failure.note(describe);
+  failures_.push_back(text.empty() ? describe() : std::move(text));
   return true;
 }
 

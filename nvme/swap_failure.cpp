@@ -19,11 +19,6 @@ const char* verb(IoOp op) { return op == IoOp::read ? "read" : "write"; }
 
 const SwapExtent& extent_of(const SwapState& state, int extent) { return state.extents[static_cast<std::size_t>(extent)]; }
 
-std::string reason_of(const FailureFact& fact) {
-  if (fact.error == 0) return "its checksum did not match";
-  return fact.error == kEngineFailed ? "the I/O engine failed" : errno_text(fact.error);
-}
-
 // Errors that a disk or file system which is not there any more answers with. EIO may also come from one bad sector:
 // then the header, which lies elsewhere, can still be read.
 bool is_gone(const PathWorker& path, int error) {
@@ -69,10 +64,7 @@ std::string failure_text(SwapState& state, int extent, IoOp op, const std::strin
 }
 
 std::string not_begun(SwapState& state, int extent, IoOp op) {
-  const FailureFact first = state.failure.fact();
-  return failure_text(state, extent, op,
-                      fmt::format("not begun, since the {} of {} ({}) has failed: {}; {}", verb(first.op), extent_of(state, first.extent).name,
-                                  state.path_of(first.extent).file().folder(), reason_of(first), kResume));
+  return failure_text(state, extent, op, "not begun, since another transfer has failed: " + state.failure.text());
 }
 
 std::string transfer_failure(SwapState& state, const RingTransfer& transfer) {

@@ -9,8 +9,10 @@
 
 #include "errno_text.h"
 #include "page_memory.h"
+#include "path_rates.h"
 #include "spillway/error.h"
 #include "swap_channel.h"
+#include "swap_failure.h"
 #include "swap_header.h"
 #include "swap_layout.h"
 #include "swap_state.h"
@@ -18,8 +20,6 @@
 namespace spillway {
 
 namespace {
-
-constexpr int kDefaultDepth = 32;
 
 std::string folders_of(const SwapStoreOptions& options) {
   std::string text;
@@ -38,6 +38,7 @@ void check(const SwapStoreOptions& options) {
     refuse(fmt::format("block size {} is not a multiple of {} up to {}", options.block_bytes, SwapStore::alignment,
                        IoEngine::max_transfer_bytes));
   }
+  if (options.engine.depth < 0) refuse(fmt::format("depth {} is negative; 0 has it measured", options.engine.depth));
   if (options.rings < 1) refuse(fmt::format("{} rings per path; at least 1 is needed", options.rings));
   for (const SwapPath& path : options.paths) {
     if (!(path.bandwidth >= 0.0)) refuse(fmt::format("bandwidth {} of {} is negative", path.bandwidth, path.folder));
@@ -101,15 +102,15 @@ class FileSwapStore final : public SwapStore {
   void make_files(const SwapStoreOptions& options) {
     const SwapIdentity identity = next_swap_identity(options.contents, static_cast<int>(options.paths.size()));
     std::vector<SwapFile> files;
+    for (const SwapPath& path : options.paths) files.emplace_back(path.folder);
+    rates_ = path_rates(options, files);
     std::vector<LayoutPath> paths;
     std::vector<LayoutDisk> disks;
-    for (const SwapPath& path : options.paths) {
-      const SwapFile& file = files.emplace_back(path.folder);
-      const auto twin = std::ranges::find(files, file.device(), &SwapFile::device);
-      const auto earlier = static_cast<std::size_t>(twin - files.begin());
-      if (earlier + 1 == files.size()) disks.push_back({file.free_bytes_now()});
-      const int disk = earlier + 1 == files.size() ? static_cast<int>(disks.size()) - 1 : paths[earlier].disk;
-      paths.push_back({path.folder, path.bandwidth > 0.0 ? path.bandwidth : 1.0, disk, swap_header_base(identity)});
+    for (std::size_t p = 0; p < files.size(); ++p) {
+      const auto first = static_cast<std::size_t>(std::ranges::find(files, files[p].device(), &SwapFile::device) - files.begin());
+      if (first == p) disks.push_back({files[p].free_bytes_now()});
+      const int disk = first == p ? static_cast<int>(disks.size()) - 1 : paths[first].disk;
+      paths.push_back({files[p].folder(), rates_[p].bandwidth, disk, swap_header_base(identity)});
     }
     const SwapLayout layout = lay_out(options.extents, paths, disks);
     state_.places = layout.places;
@@ -133,17 +134,19 @@ class FileSwapStore final : public SwapStore {
   void start_rings(SwapStoreOptions& options) {
     PathRingOptions ring;
     ring.engine = std::move(options.engine);
-    if (ring.engine.depth == 0) ring.engine.depth = kDefaultDepth;
     ring.make_engine = options.make_engine ? std::move(options.make_engine) : make_io_engine;
+    ring.describe = [this](const RingTransfer& transfer) { return transfer_failure(state_, transfer); };
     ring.block_bytes = options.block_bytes;
     ring.single_submit = options.single_submit;
     ring.overlap_events = options.overlap_events;
-    for (const auto& path : state_.paths) {
-      path->start(ring, options.rings, state_.failure);
-      if (ring.engine.name == "auto") ring.engine.name = path->engine_name();
+    for (std::size_t p = 0; p < state_.paths.size(); ++p) {
+      ring.engine.depth = rates_[p].depth;
+      state_.paths[p]->start(ring, options.rings, state_.failure);
+      if (ring.engine.name == "auto") ring.engine.name = state_.paths[p]->engine_name();
     }
   }
 
+  std::vector<PathRate> rates_;
   SwapState state_;
 };
 

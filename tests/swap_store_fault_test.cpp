@@ -1,6 +1,8 @@
 // The swap store over a disk that misbehaves: what is normal is handled, what is not is named.
 #include <cerrno>
-#include <filesystem>
+#include <fstream>
+#include <span>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -140,14 +142,80 @@ TEST_F(SwapStoreFault, WithoutVerifyAFlippedBitIsReadAsItIs) {
   EXPECT_TRUE(back == data_);
 }
 
-// The store's file as others see it: the descriptor whose link points into `folder`.
-std::string descriptor_of(const std::string& folder) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
-    if (target.starts_with(folder + "/")) return entry.path();
+// What somebody else does to the store's file: bytes at an offset of it.
+void overwrite(const std::string& folder, std::int64_t offset, std::span<const std::byte> bytes) {
+  std::ofstream file(descriptor_of(folder), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(offset);
+  file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  ASSERT_TRUE(file.flush().good());
+}
+
+TEST_F(SwapStoreFault, AWriteThatTheDiskLostIsToldFromCorruption) {
+  AlignedBuffer newer(4 * kPage), back(4 * kPage);
+  AlignedBuffer older(4 * kPage);
+  older.fill(1);
+  newer.fill(2);
+  for (const bool first : {false, true}) {
+    const auto store = make_swap_store(store_options(folder_.path(), {4 * kPage, 4 * kPage}));
+    const auto channel = store->open_channel(IoPriority::streaming);
+    if (!first) write_now(*channel, 1, older);
+    write_now(*channel, 1, newer);
+    const AlignedBuffer nothing(4 * kPage);
+    std::ranges::fill(nothing.span(), std::byte{0});
+    overwrite(folder_.path(), kHeader + 4 * kPage, first ? nothing.span() : older.span());
+    EXPECT_THAT(io_error_of([&] { read_now(*channel, 1, back); }),
+                AllOf(StartsWith("[nvme] read tile 1 of block 3 (" + folder_.path() + "): checksum of what was written "),
+                      HasSubstr(first ? "these are zeros, as before the first write" : "these are the bytes of the version before"),
+                      HasSubstr("the disk confirmed a write that it has lost")));
   }
-  return "";
+}
+
+TEST_F(SwapStoreFault, AnotherRunsFileIsToldByItsHeader) {
+  const TestFolder other_folder;
+  auto options = store_options(folder_.path(), {4 * kPage});
+  options.contents = "rank 0 of 2";
+  const auto store = make_swap_store(options);
+  auto other = store_options(other_folder.path(), {4 * kPage});
+  other.contents = "rank 5 of 7";
+  const auto other_store = make_swap_store(other);
+  const auto channel = store->open_channel(IoPriority::streaming), other_channel = other_store->open_channel(IoPriority::streaming);
+  AlignedBuffer data(4 * kPage), back(4 * kPage);
+  data.fill(1);
+  write_now(*channel, 0, data);
+  data.fill(2);
+  write_now(*other_channel, 0, data);
+  std::ifstream from(descriptor_of(other_folder.path()), std::ios::binary);
+  std::vector<char> bytes(5 * kPage);
+  ASSERT_TRUE(from.read(bytes.data(), static_cast<std::streamsize>(bytes.size())).good());
+  overwrite(folder_.path(), 0, std::as_bytes(std::span(bytes)));
+  EXPECT_THAT(io_error_of([&] { read_now(*channel, 0, back); }),
+              AllOf(StartsWith("[nvme] read tile 0 of block 3 (" + folder_.path() + "): checksum of what was written "),
+                    ContainsRegex("the file is another run's: it was made for run [0-9a-f]{16}, store [0-9]+, path 1 of 1, rank 0 of 2, and its "
+                                  "header is now that of run [0-9a-f]{16}, store [0-9]+, path 1 of 1, rank 5 of 7;")));
+}
+
+TEST_F(SwapStoreFault, AFileThatWasOverwrittenFromTheStartIsTold) {
+  const auto store = make_swap_store(store_options(folder_.path(), {4 * kPage}));
+  const auto channel = store->open_channel(IoPriority::streaming);
+  AlignedBuffer back(4 * kPage);
+  write_now(*channel, 0, data_);
+  data_.fill(9);
+  overwrite(folder_.path(), 0, data_.span().first(5 * kPage));
+  EXPECT_THAT(io_error_of([&] { read_now(*channel, 0, back); }), HasSubstr("is overwritten too: find out what writes to this disk"));
+}
+
+TEST_F(SwapStoreFault, SaysThatTheDiskIsGoneOrReadOnly) {
+  for (const auto& [error, text] : {std::pair<int, const char*>{ENODEV, "No such device: the disk is gone, detached or unmounted by force"},
+                                    {ENXIO, "No such device or address: the disk is gone"},
+                                    {ESTALE, "Stale file handle: the disk is gone"},
+                                    {EROFS, "Read-only file system: the file system has turned read-only"},
+                                    {EIO, "Input/output error, at byte 4096 of the swap file; check the disk"}}) {
+    const auto store = make_swap_store(with_faults(store_options(folder_.path(), {kPage}), {.fail_at = 0, .fail_error = error}));
+    const auto channel = store->open_channel(IoPriority::streaming);
+    EXPECT_THAT(io_error_of([&] { write_now(*channel, 0, data_); }), HasSubstr(text));
+    EXPECT_THAT(io_error_of([&] { channel->write(0, data_.data(), 1); }),
+                AllOf(HasSubstr("not begun, since another transfer has failed: [nvme] write tile 0 of block 3"), HasSubstr(text)));
+  }
 }
 
 TEST_F(SwapStoreFault, ATruncatedFileIsNamed) {

@@ -1,7 +1,6 @@
 #include "runtime/store_options.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -13,12 +12,13 @@ namespace spillway {
 
 namespace {
 
-const std::vector<int>& paths_of(const NvmeFolders& folders, Owner owner) {
+// The folders that a buffer of this owner may lie in.
+const std::vector<int>& paths_for(Owner owner, const NvmeFolders& folders) {
   switch (owner) {
     case Owner::weights: return folders.weights;
-    case Owner::optimizer_state: return folders.optimizer_state;
     case Owner::gradients: return folders.gradients;
-    default: return folders.activations;
+    case Owner::activations: return folders.activations;
+    default: return folders.optimizer_state;
   }
 }
 
@@ -36,7 +36,7 @@ std::optional<SwapStoreOptions> swap_store_options(const Config& config, const P
   const NvmeFolders folders = nvme_folders(config);
   for (const std::string& folder : folders.paths) options.paths.push_back({folder});
   for (const ExtentPlan& extent : plan.extents) {
-    options.extents.push_back({extent.name, extent.bytes, paths_of(folders, plan.buffers[static_cast<std::size_t>(extent.buffer)].owner)});
+    options.extents.push_back({extent.name, extent.bytes, paths_for(plan.buffers[static_cast<std::size_t>(extent.buffer)].owner, folders)});
   }
   options.contents = contents_of(plan);
   options.verify = config.spillway.verify;

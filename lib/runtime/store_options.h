@@ -9,8 +9,8 @@
 
 namespace spillway {
 
-// Extent e of the store is extent e of the plan. Weights lie on offload_param's path, optimizer state on
-// offload_optimizer's, everything else on any. Nothing if the plan has nothing on NVMe.
+// Extent e of the store is extent e of the plan, and lies in one of the folders that nvme_folders() has for what it holds.
+// Nothing if the plan has nothing on NVMe.
 std::optional<SwapStoreOptions> swap_store_options(const Config& config, const Plan& plan);
 
 }  // namespace spillway

@@ -1,7 +1,9 @@
 // Short ways to make a swap store and move whole extents, for its tests.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,16 @@ inline std::vector<std::uint64_t> drain(SwapChannel& channel) {
     for (const SwapCompletion& completion : channel.completions(true)) tags.push_back(completion.tag);
   }
   return tags;
+}
+
+// A store's file as others see it: the descriptor whose link points into `folder`.
+inline std::string descriptor_of(const std::string& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with(folder + "/")) return entry.path();
+  }
+  return "";
 }
 
 inline void write_now(SwapChannel& channel, int extent, const AlignedBuffer& data) {
