@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "report/machine_report.h"
 #include "runtime/measure.h"
+#include "spillway/disk_probe.h"
 #include "spillway/error.h"
 
 namespace spillway::app {
@@ -16,7 +17,7 @@ namespace {
 void measure(DiskFacts& disk, const std::string& io_engine) {
   if (!disk.error.empty()) return;
   try {
-    const DiskRates rates = measure_disk(disk.path, io_engine);
+    const DiskRates rates = probe_disk(disk.path, {.engine = {.name = io_engine}});
     disk.read_bytes_per_s = rates.read_bytes;
     disk.write_bytes_per_s = rates.write_bytes;
     disk.mixed_bytes_per_s = rates.mixed_bytes;

@@ -150,7 +150,10 @@ Setup load(const RunOptions& options, std::int64_t world_size, bool says) {
 }
 
 MachineRates rates_of(const Setup& setup, Device& device) {
-  return spillway::measure_rates(device, setup.spec, setup.request.shape, setup.config.dtype, setup.request.state, nvme_folder(setup.config), setup.config.spillway.io_engine);
+  std::vector<std::string> folders;
+  if (std::string folder = nvme_folder(setup.config); !folder.empty()) folders.push_back(std::move(folder));
+  return spillway::measure_rates(device, setup.spec, setup.request.shape, setup.config.dtype, setup.request.state, folders,
+                                 {.engine = {.name = setup.config.spillway.io_engine}});
 }
 
 }  // namespace

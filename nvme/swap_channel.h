@@ -1,19 +1,21 @@
-// A channel: whole extents on top, blocks through an I/O engine below.
+// A channel: keeps the records of extents and their checksums, and hands transfers to the rings of their paths.
 #pragma once
 
-#include <memory>
+#include <deque>
+#include <string>
 #include <vector>
 
-#include "spillway/io_engine.h"
+#include "mailbox.h"
 #include "spillway/swap_store.h"
 #include "swap_state.h"
 
 namespace spillway {
 
-class EngineSwapChannel final : public SwapChannel {
+class StoreChannel final : public SwapChannel {
  public:
   // `state` outlives the channel.
-  EngineSwapChannel(SwapState& state, std::unique_ptr<IoEngine> engine);
+  StoreChannel(SwapState& state, IoPriority priority);
+  ~StoreChannel() override;
 
   void read(int extent, std::byte* data, std::uint64_t tag) override;
   void write(int extent, const std::byte* data, std::uint64_t tag) override;
@@ -21,49 +23,29 @@ class EngineSwapChannel final : public SwapChannel {
   std::span<const SwapCompletion> completions(bool wait) override;
 
  private:
-  // A transfer in progress, in a place of its own: an extent may be read several times at once.
-  struct Transfer {
-    int extent = 0;
-    IoOp op = IoOp::read;
-    std::byte* data = nullptr;
+  // In a place of its own: an extent may be read several times at once.
+  struct Transfer : RingTransfer {
     std::uint64_t tag = 0;
-    std::uint64_t checksum = 0;  // read: expected; write: of the data
-    std::int64_t blocks_left = 0;
-    int error = 0;                  // the first block's that failed; 0: none
-    std::int64_t error_offset = 0;  // in the extent
+    ExtentRecord record{};  // read: what is expected; write: what holds once it is done
   };
 
-  // One request of a transfer; what is left of it after short transfers.
-  struct Block {
-    int transfer = 0;
-    std::int64_t offset = 0;  // in the extent
-    std::int64_t bytes = 0;
-    int stalls = 0;  // attempts in a row that moved nothing
-  };
-
-  void start(const Transfer& transfer);
-  int free_transfer();
-  const SwapExtent& extent_of(const Transfer& transfer) const;
-  bool queue(int block);
-  void reap(int min_results);
-  void handle(const IoResult& result);
-  void end_block(int block, int error);
-  void finish(int slot);
-  void finish_read(const Transfer& transfer);
-  void fail(const Transfer& transfer, const std::string& reason);
-  std::string failure_reason(const Transfer& transfer) const;
+  Transfer& free_transfer();
+  void start(Transfer& transfer, int extent, IoOp op, std::byte* data, std::uint64_t tag);
+  void collect(bool wait);
+  bool finish(Transfer& transfer);
+  void finish_write(const Transfer& transfer);
+  bool finish_read(const Transfer& transfer);
 
   SwapState& state_;
-  std::vector<Transfer> transfers_;
-  std::vector<int> free_transfers_;
-  std::vector<Block> blocks_;        // by request tag
-  std::vector<int> free_blocks_;
-  std::vector<IoResult> results_;
+  IoPriority priority_;
+  std::deque<Transfer> transfers_;  // their addresses are known to rings
+  TransferList free_;
+  int started_ = 0;                 // and not taken from the mailbox
+  int waiting_ = 0;                 // taken, and not looked at
+  TransferList arrived_;
   std::vector<SwapCompletion> finished_, returned_;
   std::vector<std::string> failures_;
-  int moving_ = 0;  // transfers with blocks left
-  // Last, so destroyed first: it waits for the requests in flight.
-  std::unique_ptr<IoEngine> engine_;
+  Mailbox mailbox_;
 };
 
 }  // namespace spillway

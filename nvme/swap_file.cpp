@@ -1,10 +1,15 @@
 #include "swap_file.h"
 
 #include <cerrno>
+#include <memory>
+#include <new>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/fs.h>
 #include <linux/magic.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -57,46 +62,113 @@ std::string file_system_name(int fd) {
   }
 }
 
-}  // namespace
+std::uint64_t device_of(int fd) {
+  struct stat status{};
+  return fstat(fd, &status) == 0 ? status.st_dev : 0;
+}
 
-SwapFile::SwapFile(std::string folder, std::int64_t bytes)
-    : folder_(std::move(folder)), fd_(open_unnamed(folder_)) {
-  try {
-    // In this order: where the file system cannot allocate, the C library does so by small writes,
-    // which O_DIRECT would refuse.
-    allocate(bytes);
-    bypass_page_cache();
-  } catch (...) {
-    close(fd_);
-    throw;
+// btrfs writes elsewhere what is overwritten, unless told not to: then a preallocated file may still run out of space, and
+// checksums of its own send direct I/O through the page cache. To be told before the file has any bytes. A btrfs that
+// refuses (mounted read-only by then, no such flag) keeps working, at that price.
+void overwrite_in_place(int fd) {
+  int flags = 0;
+  if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return;
+  flags |= FS_NOCOW_FL;
+  if (ioctl(fd, FS_IOC_SETFLAGS, &flags) != 0) {
+    log_warning(fmt::format("[nvme] btrfs refuses to overwrite in place ({}): it copies on write, which costs time and room that "
+                            "cannot be set aside",
+                            errno_text(errno)));
   }
 }
 
-SwapFile::~SwapFile() { close(fd_); }
+// What stands against direct I/O here, as far as the file system says (statx, since Linux 6.1): empty if nothing does.
+std::string direct_io_refusal(int fd) {
+  struct statx status{};
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) != 0 || (status.stx_mask & STATX_DIOALIGN) == 0) return "";
+  const std::uint32_t offset = status.stx_dio_offset_align, memory = status.stx_dio_mem_align;
+  if (offset == 0 || memory == 0) return "not supported for this file";
+  if (SwapStore::alignment % offset == 0 && SwapStore::alignment % memory == 0) return "";
+  return fmt::format("it wants places aligned to {} and memory to {}, not {}", offset, memory, SwapStore::alignment);
+}
 
+}  // namespace
+
+SwapFile::SwapFile(std::string folder) : folder_(std::move(folder)), fd_(open_unnamed(folder_)) {
+  file_system_ = file_system_name(fd_);
+  device_ = device_of(fd_);
+  if (file_system_ == "btrfs") overwrite_in_place(fd_);
+}
+
+SwapFile::~SwapFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+SwapFile::SwapFile(SwapFile&& other) noexcept
+    : folder_(std::move(other.folder_)),
+      fd_(std::exchange(other.fd_, -1)),
+      file_system_(std::move(other.file_system_)),
+      device_(other.device_),
+      bytes_(other.bytes_),
+      buffered_(other.buffered_) {}
+
+// In this order: where the file system cannot allocate, the C library does so by small writes, which O_DIRECT
+// would refuse.
 void SwapFile::allocate(std::int64_t bytes) {
-  if (bytes == 0) return;
-  const std::int64_t free = free_bytes(folder_);  // before the attempt, which may take it all
+  bytes_ = bytes;
+  const std::int64_t free = free_bytes_now();  // before the attempt, which may take it all
   int error = 0;
   do {
-    error = posix_fallocate(fd_, 0, bytes);
+    error = bytes == 0 ? 0 : posix_fallocate(fd_, 0, bytes);
   } while (error == EINTR);
-  if (error == 0) return;
-  const std::string needs = fmt::format("needs {}, {} free", human_bytes(bytes), human_bytes(free));
-  throw IoError(fmt::format("[nvme] allocate swap file ({}): {}; {}; make room, set nvme_path to another disk or lower "
-                            "spillway.nvme_memory",
-                            folder_, errno_text(error), needs));
+  if (error != 0) {
+    throw IoError(fmt::format("[nvme] allocate swap file ({}): {}; needs {}, {} free; make room, set nvme_path to another disk or "
+                              "lower spillway.nvme_memory",
+                              folder_, errno_text(error), human_bytes(bytes), human_bytes(free)));
+  }
+  bypass_page_cache();
 }
 
 // After opening, by fcntl: open() with O_CREAT and O_DIRECT may leave a file behind when it fails.
 void SwapFile::bypass_page_cache() {
-  const int flags = fcntl(fd_, F_GETFL);
-  if (flags >= 0 && fcntl(fd_, F_SETFL, flags | O_DIRECT) == 0) return;
-  const int error = errno;
+  std::string refusal = direct_io_refusal(fd_);
+  if (refusal.empty()) {
+    const int flags = fcntl(fd_, F_GETFL);
+    if (flags >= 0 && fcntl(fd_, F_SETFL, flags | O_DIRECT) == 0) return;
+    refusal = errno_text(errno);
+  }
   buffered_ = true;
   log_warning(fmt::format("[nvme] {} ({}) refuses O_DIRECT ({}): the page cache is in between, which costs memory "
                           "outside the budget and processor time",
-                          folder_, file_system_name(fd_), errno_text(error)));
+                          folder_, file_system_, refusal));
+}
+
+void SwapFile::write(std::span<const std::byte> pages, std::int64_t offset) const {
+  while (!pages.empty()) {
+    const ssize_t moved = pwrite(fd_, pages.data(), pages.size(), offset);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < SwapStore::alignment) {
+      throw IoError(fmt::format("[nvme] write {} at byte {} of the swap file ({}): {}; check the disk (smartctl, dmesg) or set "
+                                "nvme_path to another",
+                                human_bytes(static_cast<std::int64_t>(pages.size())), offset, folder_,
+                                moved < 0 ? errno_text(errno) : "short transfer"));
+    }
+    const std::int64_t whole = moved / SwapStore::alignment * SwapStore::alignment;
+    pages = pages.subspan(static_cast<std::size_t>(whole));
+    offset += whole;
+  }
+}
+
+int SwapFile::read(std::span<std::byte> pages, std::int64_t offset) const {
+  while (!pages.empty()) {
+    const ssize_t moved = pread(fd_, pages.data(), pages.size(), offset);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0) return errno;
+    if (moved < SwapStore::alignment) return ENODATA;
+    const std::int64_t whole = moved / SwapStore::alignment * SwapStore::alignment;
+    pages = pages.subspan(static_cast<std::size_t>(whole));
+    offset += whole;
+  }
+  return 0;
 }
 
 std::int64_t SwapFile::bytes_now() const {

@@ -107,7 +107,7 @@ constexpr std::uint32_t kRuns = 5;
 // An executor over fake actions, and what they should have done.
 struct Play {
   Play(const Plan& plan, int chaos_us, std::uint64_t seed, SwapStoreOptions store_options = {}) : plan(plan), flow(plan, kRuns), chaos_us(chaos_us), seed(seed) {
-    if (store_options.folder.empty()) store_options.folder = folder.path();
+    if (store_options.paths.empty()) store_options.paths = {{folder.path()}};
     store = zeroed_store(plan, std::move(store_options));
     HostDeviceOptions options;
     options.chaos_max_delay_us = chaos_us;
@@ -128,7 +128,7 @@ struct Play {
 };
 
 void expect_same_extents(const Plan& plan, SwapStore& store, TierMemory& expected, const std::string& what) {
-  const std::unique_ptr<SwapChannel> channel = store.open_channel();
+  const std::unique_ptr<SwapChannel> channel = store.open_channel(IoPriority::streaming);
   for (std::size_t i = 0; i < plan.extents.size(); ++i) {
     const ExtentPlan& extent = plan.extents[i];
     AlignedBuffer data(extent.bytes);
@@ -323,21 +323,14 @@ TEST(ExecutorFailure, OnlyTheFirstOfSeveralIsEverSeen) {
 TEST(ExecutorFailure, OfATransferReachesTheCaller) {
   const Plan plan = everything_on_nvme();
   const TestFolder folder;
-  // Each extent is written once beforehand, by an engine of its own count.
+  // Each extent has been written once before requests count.
   for (const int fail_at : {0, 3, 40}) {
     Play play(plan, 50, 1);
     SwapStoreOptions options;
-    options.folder = folder.path();
-    std::atomic<int> engines{0};  // made on the lanes' own threads
-    options.make_engine = [&engines, fail_at](const IoEngineOptions& engine) -> std::unique_ptr<IoEngine> {
-      // The store's own and the first channel, which writes the zeros, are sound.
-      if (++engines <= 2) return make_io_engine(engine);
-      FaultSchedule schedule;
-      schedule.fail_at = fail_at;
-      schedule.fail_error = EIO;
-      return std::make_unique<FaultyEngine>(make_io_engine(engine), schedule);
-    };
-    play.store = zeroed_store(plan, std::move(options));
+    options.paths = {{folder.path()}};
+    std::atomic<bool> armed{false};
+    play.store = zeroed_store(plan, with_faults(options, {.fail_at = fail_at, .fail_error = EIO, .armed = &armed}));
+    armed = true;
     expect_failure(play, "Input/output error", "request " + std::to_string(fail_at));
   }
 }

@@ -48,7 +48,7 @@ TEST(SwapStoreAllocation, MovingExtentsAllocatesNothing) {
     options.block_bytes = 4 * SwapStore::alignment;
     options.engine = {std::string(engine), 3};  // fewer requests than blocks: the full queue is tried too
     const auto store = make_swap_store(options);
-    const auto writer = store->open_channel(), reader = store->open_channel();
+    const auto writer = store->open_channel(IoPriority::streaming), reader = store->open_channel(IoPriority::streaming);
     std::vector<AlignedBuffer> data;
     for (int i = 0; i < kExtents; ++i) data.emplace_back(kBytes).fill(1);
 

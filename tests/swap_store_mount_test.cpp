@@ -60,7 +60,7 @@ TEST_P(SwapStoreOnMount, EveryByteIsAllocatedAtStart) {
   const std::vector<char> chunk(64 * 1024, 'x');
   while (hog.write(chunk.data(), static_cast<std::streamsize>(chunk.size())).flush()) {
   }
-  const auto channel = store->open_channel();
+  const auto channel = store->open_channel(IoPriority::streaming);
   AlignedBuffer data(4 * kMiB), back(4 * kMiB);
   data.fill(1);
   write_now(*channel, 0, data);
@@ -74,7 +74,7 @@ TEST_P(SwapStoreOnMount, EveryByteIsAllocatedAtStart) {
   auto options = store_options(folder, {8 * kMiB});
   options.engine.name = engine;
   const auto store = make_swap_store(options);
-  const auto channel = store->open_channel();
+  const auto channel = store->open_channel(IoPriority::streaming);
   AlignedBuffer data(8 * kMiB);
   write_now(*channel, 0, data);
   channel->write(0, data.data(), 2);

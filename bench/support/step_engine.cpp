@@ -38,8 +38,10 @@ StepEngine::StepEngine(const StepSetup& setup) : config_json_(config_of(setup)),
   set_parallel_threads(config_.spillway.threads);
   std::unique_ptr<Device> device = make_host_device({});
   const PlanRequest request = make_request(config_, spec, layers, setup.time, host_scratch_sizes());
-  const MachineRates rates = measure_rates(*make_host_device({}), spec, request.shape, config_.dtype, request.state, setup.offload == "nvme" ? setup.folder : std::string(),
-                                           config_.spillway.io_engine);
+  std::vector<std::string> folders;
+  if (setup.offload == "nvme") folders.push_back(setup.folder);
+  const MachineRates rates = measure_rates(*make_host_device({}), spec, request.shape, config_.dtype, request.state, folders,
+                                           {.engine = {.name = config_.spillway.io_engine}});
   engine_ = std::make_unique<Engine>(config_, std::move(layers), make_plan(request), std::move(device), rates, EngineOptions{});
 }
 

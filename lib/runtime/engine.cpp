@@ -14,6 +14,7 @@
 #include "runtime/snapshot_reader.h"
 #include "runtime/state_access.h"
 #include "runtime/state_hash.h"
+#include "runtime/store_options.h"
 #include "runtime/task_actions.h"
 #include "runtime/tensor_access.h"
 #include "spillway/error.h"
@@ -29,19 +30,11 @@ constexpr double kLongestRehearsal_s = 20.0;
 constexpr std::uint32_t kRehearsals = 2;
 
 std::unique_ptr<SwapStore> open_store(const Config& config, const Plan& plan, std::span<std::byte> pinned, const EngineOptions& engine_options) {
-  const std::int64_t bytes = plan.tiers[static_cast<std::size_t>(Tier::nvme)].peak;
-  if (bytes == 0) return nullptr;
-  SwapStoreOptions options;
-  options.folder = config.offload_optimizer.nvme_path.empty() ? config.offload_param.nvme_path : config.offload_optimizer.nvme_path;
-  options.bytes = bytes;
-  options.engine.name = config.spillway.io_engine;
-  options.engine.memory = pinned;
-  options.verify = config.spillway.verify;
-  options.make_engine = engine_options.make_io_engine;
-  for (const ExtentPlan& extent : plan.extents) {
-    options.extents.push_back({extent.name, plan.buffers[static_cast<std::size_t>(extent.buffer)].offset + extent.begin, extent.bytes});
-  }
-  return make_swap_store(std::move(options));
+  std::optional<SwapStoreOptions> options = swap_store_options(config, plan);
+  if (!options) return nullptr;
+  options->engine.memory = pinned;
+  options->make_engine = engine_options.make_io_engine;
+  return make_swap_store(std::move(*options));
 }
 
 int find_task(const Program& program, TaskKind kind) {

@@ -18,6 +18,9 @@ constexpr int kMaxTransfersInFlight = 64;
 
 std::size_t parity(std::uint32_t run) { return run % 2; }
 
+// A forward waits for weights; state and gradients are moved ahead of use.
+IoPriority priority_of(Lane lane) { return lane == Lane::nvme_fetch ? IoPriority::urgent : IoPriority::streaming; }
+
 // Thrown inside a lane when another one has failed; never leaves the executor.
 struct Stopped {};
 
@@ -98,7 +101,7 @@ class Executor::Impl {
 class Executor::Impl::NvmeLane {
  public:
   NvmeLane(Impl& executor, Lane lane, Chaos& chaos)
-      : executor_(executor), lane_(lane), chaos_(chaos), channel_(executor.store_->open_channel(ChannelUse::every_step)) {}
+      : executor_(executor), lane_(lane), chaos_(chaos), channel_(executor.store_->open_channel(priority_of(lane))) {}
 
   void play(const Order& order) {
     LaneProgram& lanes = executor_.program(order.program);

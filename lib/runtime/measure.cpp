@@ -124,49 +124,21 @@ double measure_optimizer(const StateFormat& format) {
   return static_cast<double>(state_traffic(format, n) + 4 * n) / seconds;
 }
 
-DiskRates measure_disk(const std::string& folder, const std::string& io_engine) {
-  constexpr int count = 16;
-  constexpr std::int64_t bytes = 4 << 20;
-  SwapStoreOptions options;
-  options.folder = folder;
-  options.bytes = count * bytes;
-  options.engine.name = io_engine;
-  options.verify = false;
-  for (int i = 0; i < count; ++i) options.extents.push_back({"rate measurement", i * bytes, bytes});
-  const std::unique_ptr<SwapStore> store = make_swap_store(std::move(options));
-  const std::unique_ptr<SwapChannel> channel = store->open_channel();
-  std::vector<std::byte> memory(static_cast<std::size_t>(count * bytes + SwapStore::alignment));
-  std::byte* const start = aligned(memory);
-  const auto finish = [&] {
-    while (channel->in_flight() > 0) channel->completions(true);
-  };
-  const auto rate_of = [&](auto transfer) {
-    const double seconds = quickest(1, [&] {
-      for (int i = 0; i < count; ++i) transfer(i, start + i * bytes);
-      finish();
-    });
-    return static_cast<double>(count * bytes) / seconds;
-  };
-  DiskRates rates;
-  rates.write_bytes = rate_of([&](int i, std::byte* data) { channel->write(i, data, 0); });
-  rates.write_bytes = std::max(rates.write_bytes, rate_of([&](int i, std::byte* data) { channel->write(i, data, 0); }));
-  rates.read_bytes = rate_of([&](int i, std::byte* data) { channel->read(i, data, 0); });
-  rates.mixed_bytes = rate_of([&](int i, std::byte* data) { i % 2 == 0 ? channel->read(i, data, 0) : channel->write(i, data, 0); });
-  return rates;
-}
-
 MachineRates measure_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const StateFormat& state,
-                           const std::string& nvme_folder, const std::string& io_engine) {
+                           std::span<const std::string> nvme_folders, const DiskProbeOptions& probe) {
   MachineRates rates;
   rates.cores = parallel_threads();
   rates.device_shares_cores = !device.free_memory();
   measure_device(device, spec, shape, dtype, rates);
   rates.cpu_adam_bytes = measure_optimizer(state);
-  if (nvme_folder.empty()) return rates;
-  const DiskRates disk = measure_disk(nvme_folder, io_engine);
-  rates.nvme_read_bytes = disk.read_bytes;
-  rates.nvme_write_bytes = disk.write_bytes;
-  rates.nvme_mixed_bytes = disk.mixed_bytes;
+  if (nvme_folders.empty()) return rates;
+  rates.nvme_read_bytes = rates.nvme_write_bytes = rates.nvme_mixed_bytes = rates.nvme_latency_s = 0.0;
+  for (const DiskRates& disk : probe_disks(nvme_folders, probe)) {
+    rates.nvme_read_bytes += disk.read_bytes;
+    rates.nvme_write_bytes += disk.write_bytes;
+    rates.nvme_mixed_bytes += disk.mixed_bytes;
+    rates.nvme_latency_s = std::max(rates.nvme_latency_s, disk.latency_s);
+  }
   return rates;
 }
 

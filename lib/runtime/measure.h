@@ -1,31 +1,26 @@
 // The machine's rates, measured in about a second before planning.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "spillway/cost.h"
 #include "spillway/device.h"
+#include "spillway/disk_probe.h"
 #include "spillway/model.h"
 #include "spillway/optimizer.h"
 
 namespace spillway {
 
 // Rates of a device and of the host: a linear layer of the model's width, element-wise passes, copies, the
-// optimizer, and, if `nvme_folder` is not empty, the disk under it (a scratch file of 64 MiB that has no
-// name). The operands are arenas of the device, which live as long as that: give it one that will not be trained on.
-// Throws DeviceError, MemoryError, and IoError if the folder cannot be used.
+// optimizer, and the disks under `nvme_folders`, if there are any, all at the same time: their rates add up, and the latency
+// is the longest. The operands are arenas of the device, which live as long as that: give it one that will not be trained on.
+// Throws DeviceError, MemoryError, and IoError if a folder cannot be used.
 MachineRates measure_rates(Device& device, const ModelSpec& spec, const BatchShape& shape, DType dtype, const StateFormat& state,
-                           const std::string& nvme_folder, const std::string& io_engine);
+                           std::span<const std::string> nvme_folders, const DiskProbeOptions& probe);
 
 // Bytes per second of the fused optimizer update in memory, state, 16-bit gradient and weight counted, on all threads of
 // the process.
 double measure_optimizer(const StateFormat& format);
-
-// Bytes per second of the swap file's disk, with a scratch file of 64 MiB that has no name. Throws IoError.
-struct DiskRates {
-  double read_bytes = 0.0, write_bytes = 0.0;
-  double mixed_bytes = 0.0;  // read and written together
-};
-DiskRates measure_disk(const std::string& folder, const std::string& io_engine);
 
 }  // namespace spillway

@@ -7,7 +7,7 @@ namespace spillway {
 
 SnapshotReader::SnapshotReader(const Plan& plan, PlanMemory& memory, const std::vector<std::unique_ptr<Layer>>& layers, Device& device,
                                SwapStore* store)
-    : plan_(plan), memory_(memory), stream_(device.make_stream("snapshot")), channel_(store == nullptr ? nullptr : store->open_channel()) {
+    : plan_(plan), memory_(memory), stream_(device.make_stream("snapshot")), channel_(store == nullptr ? nullptr : store->open_channel(IoPriority::background)) {
   for (const SnapshotPlan& snapshot : plan.snapshots) items_.push_back(describe(snapshot, layers));
 }
 

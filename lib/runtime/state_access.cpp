@@ -11,7 +11,7 @@
 namespace spillway {
 
 StateAccess::StateAccess(const Plan& plan, PlanMemory& memory, Device& device, SwapStore* store)
-    : plan_(plan), memory_(memory), stream_(device.make_stream("state")), channel_(store == nullptr ? nullptr : store->open_channel()) {}
+    : plan_(plan), memory_(memory), stream_(device.make_stream("state")), channel_(store == nullptr ? nullptr : store->open_channel(IoPriority::streaming)) {}
 
 std::byte* StateAccess::state_address(int tile) const {
   const TilePlan& t = plan_.tiles[static_cast<std::size_t>(tile)];

@@ -53,18 +53,16 @@ std::span<std::byte> TierMemory::bytes(const Plan& plan, const Access& access) {
 }
 
 std::unique_ptr<SwapStore> zeroed_store(const Plan& plan, SwapStoreOptions options) {
-  options.bytes = plan.tiers[static_cast<std::size_t>(Tier::nvme)].peak;
-  if (options.bytes == 0) return nullptr;
+  if (plan.extents.empty()) return nullptr;
   std::int64_t largest = 0;
   for (const ExtentPlan& extent : plan.extents) {
-    const Buffer& buffer = plan.buffers[static_cast<std::size_t>(extent.buffer)];
-    options.extents.push_back({extent.name, buffer.offset + extent.begin, extent.bytes});
+    options.extents.push_back({extent.name, extent.bytes});
     largest = std::max(largest, extent.bytes);
   }
   std::unique_ptr<SwapStore> store = make_swap_store(std::move(options));
   const AlignedBuffer zeros(largest);
   std::ranges::fill(zeros.span(), std::byte{0});
-  const std::unique_ptr<SwapChannel> channel = store->open_channel();
+  const std::unique_ptr<SwapChannel> channel = store->open_channel(IoPriority::streaming);
   for (std::size_t i = 0; i < plan.extents.size(); ++i) channel->write(static_cast<int>(i), zeros.data(), i);
   drain(*channel);
   return store;

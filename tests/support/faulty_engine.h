@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <memory>
 #include <random>
@@ -18,8 +19,9 @@ struct FaultSchedule {
   double short_rate = 0.0;   // share of requests that move only a part, down to nothing
   double retry_rate = 0.0;   // share that end with EINTR or EAGAIN
   bool reorder = false;      // results are held back and shuffled
-  int fail_at = -1;          // the request with this number, from 0, ends with fail_error
+  int fail_at = -1;          // the request with this number, from 0, ends with fail_error,
   int fail_error = 0;
+  const std::atomic<bool>* armed = nullptr;  // counted from when this is true, if given
   bool stuck = false;        // no request ever moves anything
 };
 
@@ -36,7 +38,7 @@ class FaultyEngine final : public IoEngine {
     ++in_flight_;
     if (schedule_.stuck) {
       held_.push_back({request.tag, 0, 0});
-    } else if (requests_ == schedule_.fail_at) {
+    } else if (requests_ == schedule_.fail_at && (schedule_.armed == nullptr || *schedule_.armed)) {
       held_.push_back({request.tag, 0, schedule_.fail_error});
     } else if (chance(schedule_.retry_rate)) {
       held_.push_back({request.tag, 0, chance(0.5) ? EINTR : EAGAIN});
@@ -46,7 +48,7 @@ class FaultyEngine final : public IoEngine {
       inner_->queue(request);
       ++inside_;
     }
-    ++requests_;
+    if (schedule_.armed == nullptr || *schedule_.armed) ++requests_;
     return true;
   }
 

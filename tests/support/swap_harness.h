@@ -1,7 +1,9 @@
 // Short ways to make a swap store and move whole extents, for its tests.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -12,14 +14,15 @@
 
 namespace spillway::testing {
 
-// Extents of these sizes, one after the other, named as the plan names them.
+// Of the header of few extents.
+inline constexpr std::int64_t kHeader = SwapStore::alignment;
+
+// One path, and extents of these sizes, named as the plan names them. On one path they lie one after the other, after a
+// header of kHeader bytes.
 inline SwapStoreOptions store_options(const std::string& folder, const std::vector<std::int64_t>& sizes) {
   SwapStoreOptions options;
-  options.folder = folder;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    options.extents.push_back({"tile " + std::to_string(i) + " of block 3", options.bytes, sizes[i]});
-    options.bytes += sizes[i];
-  }
+  options.paths = {{folder}};
+  for (std::size_t i = 0; i < sizes.size(); ++i) options.extents.push_back({"tile " + std::to_string(i) + " of block 3", sizes[i]});
   return options;
 }
 
@@ -37,6 +40,16 @@ inline std::vector<std::uint64_t> drain(SwapChannel& channel) {
     for (const SwapCompletion& completion : channel.completions(true)) tags.push_back(completion.tag);
   }
   return tags;
+}
+
+// A store's file as others see it: the descriptor whose link points into `folder`.
+inline std::string descriptor_of(const std::string& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with(folder + "/")) return entry.path();
+  }
+  return "";
 }
 
 inline void write_now(SwapChannel& channel, int extent, const AlignedBuffer& data) {

@@ -1,0 +1,267 @@
+#include "spillway/disk_probe.h"
+
+#include <algorithm>
+#include <array>
+#include <barrier>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <new>
+#include <random>
+#include <thread>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "base/unnamed_file.h"
+#include "errno_text.h"
+#include "spillway/error.h"
+
+namespace spillway {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kPage = 4096;
+constexpr int kLatencySamples = 64;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+[[noreturn]] void throw_failure(const std::string& folder, const std::string& what, int error) {
+  throw IoError(fmt::format("[nvme] measure disk ({}): {}: {}; make it a folder this user can write to on a disk that works and has room, or name another",
+                            folder, what, errno_text(error)));
+}
+
+// Preallocated like a swap file, whose rates these are to be.
+class ScratchFile {
+ public:
+  ScratchFile(const std::string& folder, std::int64_t bytes) : fd_(open_unnamed_file(folder)) {
+    if (fd_ < 0) throw_failure(folder, "make a scratch file", -fd_);
+    int error = 0;
+    do {
+      error = posix_fallocate(fd_, 0, bytes);
+    } while (error == EINTR);
+    if (error != 0) {
+      close(fd_);
+      throw_failure(folder, "allocate " + human_bytes(bytes), error);
+    }
+    const int flags = fcntl(fd_, F_GETFL);
+    buffered_ = flags < 0 || fcntl(fd_, F_SETFL, flags | O_DIRECT) != 0;
+  }
+  ~ScratchFile() { close(fd_); }
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+
+  int fd() const { return fd_; }
+  bool buffered() const { return buffered_; }
+
+ private:
+  int fd_;
+  bool buffered_ = false;
+};
+
+// Noise, the same in every MiB: some disks compress, and some file systems keep no zeros.
+class Buffers {
+ public:
+  explicit Buffers(std::int64_t bytes) : size_(static_cast<std::size_t>(bytes)), data_(static_cast<std::byte*>(::operator new(size_, kAlignment))) {
+    std::mt19937_64 random(1);
+    std::vector<std::uint64_t> noise(std::min<std::size_t>(size_, 1 << 20) / sizeof(std::uint64_t));
+    std::ranges::generate(noise, std::ref(random));
+    const std::size_t period = noise.size() * sizeof(std::uint64_t);
+    for (std::size_t i = 0; i < size_; i += period) std::memcpy(data_.get() + i, noise.data(), std::min(period, size_ - i));
+  }
+  std::byte* data() const { return data_.get(); }
+  std::span<std::byte> span() const { return {data_.get(), size_}; }
+
+ private:
+  static constexpr std::align_val_t kAlignment{kPage};
+  struct Free {
+    void operator()(std::byte* data) const { ::operator delete(data, kAlignment); }
+  };
+  std::size_t size_;
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+IoEngineOptions owned_by_probe(IoEngineOptions options, std::span<std::byte> memory, int fd) {
+  options.memory = memory;
+  options.files = {fd};
+  options.one_thread = true;
+  return options;
+}
+
+class Probe {
+ public:
+  Probe(const std::string& folder, const DiskProbeOptions& options)
+      : folder_(folder),
+        block_bytes_(options.block_bytes),
+        seconds_(options.seconds_per_rate),
+        blocks_(std::max<std::int64_t>(2, (options.file_bytes + block_bytes_ - 1) / block_bytes_)),
+        file_(folder, blocks_ * block_bytes_),
+        buffers_(std::max(0, options.engine.depth) * block_bytes_),
+        engine_(make_io_engine(owned_by_probe(options.engine, buffers_.span(), file_.fd()))) {
+    for (int i = 0; i < options.engine.depth; ++i) free_.push_back(static_cast<std::uint64_t>(i));
+    results_.resize(free_.size());
+  }
+
+  // What was allocated but never written is read as zeros, without asking the disk.
+  void write_once() {
+    const std::int64_t written = stream([](std::int64_t) { return IoOp::write; }, blocks_, 4 * seconds_);
+    blocks_ = std::max<std::int64_t>(2, std::min(blocks_, written));
+  }
+
+  double rate(const std::function<IoOp(std::int64_t)>& op) {
+    const Clock::time_point start = Clock::now();
+    const std::int64_t moved = stream(op, kEndless, seconds_);
+    return static_cast<double>(moved * block_bytes_) / std::max(1e-9, seconds_since(start));
+  }
+
+  // The median over requests that are alone, at places that no read-ahead foresees.
+  double latency(IoOp op, std::int64_t bytes) {
+    std::mt19937 random(7);
+    std::uniform_int_distribution<std::int64_t> place(0, blocks_ * block_bytes_ / bytes - 1);
+    std::vector<double> seconds;
+    const Clock::time_point start = Clock::now();
+    do {
+      const Clock::time_point request = Clock::now();
+      queue(op, place(random) * bytes, bytes);
+      engine_->submit();
+      reap(1);
+      seconds.push_back(seconds_since(request));
+    } while (seconds.size() < kLatencySamples && seconds_since(start) < seconds_ / 6);
+    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+    std::ranges::nth_element(seconds, middle);
+    return *middle;
+  }
+
+  bool buffered() const { return file_.buffered(); }
+
+ private:
+  static constexpr std::int64_t kEndless = INT64_MAX;
+
+  // Moves blocks of the file, round and round, with as many in flight as the engine takes; at least two, and no new one
+  // when `count` have been started or `seconds` are over. Returns how many.
+  std::int64_t stream(const std::function<IoOp(std::int64_t)>& op, std::int64_t count, double seconds) {
+    const Clock::time_point start = Clock::now();
+    std::int64_t started = 0;
+    while (started < count && (started < 2 || seconds_since(start) < seconds)) {
+      if (free_.empty()) {
+        reap(1);
+        continue;
+      }
+      queue(op(started), started % blocks_ * block_bytes_, block_bytes_);
+      ++started;
+      if (free_.empty()) engine_->submit();
+    }
+    engine_->submit();
+    while (free_.size() < results_.size()) reap(1);
+    return started;
+  }
+
+  // A free slot is a part of the buffers, and the tag.
+  void queue(IoOp op, std::int64_t offset, std::int64_t bytes) {
+    const std::uint64_t slot = free_.back();
+    free_.pop_back();
+    asked_ = bytes;
+    engine_->queue({op, file_.fd(), offset, buffers_.data() + static_cast<std::int64_t>(slot) * block_bytes_, bytes, slot});
+  }
+
+  void reap(int count) {
+    const int got = engine_->reap(results_, count);
+    for (const IoResult& result : std::span(results_).first(static_cast<std::size_t>(got))) {
+      free_.push_back(result.tag);
+      if (result.error != 0) throw_failure(folder_, "transfer " + human_bytes(asked_), result.error);
+      if (result.bytes != asked_) throw_failure(folder_, fmt::format("transfer {} of which {} were moved", human_bytes(asked_), human_bytes(result.bytes)), EIO);
+    }
+  }
+
+  const std::string& folder_;
+  const std::int64_t block_bytes_;
+  const double seconds_;
+  std::int64_t blocks_;  // of the file, that have been written
+  ScratchFile file_;
+  Buffers buffers_;
+  std::unique_ptr<IoEngine> engine_;  // after what it refers to
+  std::vector<std::uint64_t> free_;
+  std::vector<IoResult> results_;
+  std::int64_t asked_ = 0;  // bytes of each request in flight
+};
+
+void check(const DiskProbeOptions& options) {
+  if (options.block_bytes <= 0 || options.block_bytes % kPage != 0 || options.block_bytes > IoEngine::max_transfer_bytes) {
+    throw IoError(fmt::format("[nvme] measure disk: blocks of {} bytes; allowed: multiples of {} up to {}", options.block_bytes, kPage,
+                              IoEngine::max_transfer_bytes));
+  }
+}
+
+// `together` is called before each rate, so that several probes measure the same at the same time.
+DiskRates measure(const std::string& folder, const DiskProbeOptions& options, const std::function<void()>& together) {
+  check(options);
+  Probe probe(folder, options);
+  DiskRates rates;
+  rates.block_bytes = options.block_bytes;
+  rates.buffered = probe.buffered();
+  probe.write_once();
+  together();
+  rates.write_bytes = probe.rate([](std::int64_t) { return IoOp::write; });
+  together();
+  rates.read_bytes = probe.rate([](std::int64_t) { return IoOp::read; });
+  together();
+  rates.mixed_bytes = probe.rate([](std::int64_t block) { return block % 2 == 0 ? IoOp::read : IoOp::write; });
+  together();
+  rates.latency_s = probe.latency(IoOp::read, kPage);
+  rates.block_latency_s = std::max(probe.latency(IoOp::read, options.block_bytes), probe.latency(IoOp::write, options.block_bytes));
+  return rates;
+}
+
+}  // namespace
+
+DiskRates probe_disk(const std::string& folder, const DiskProbeOptions& options) {
+  return measure(folder, options, [] {});
+}
+
+std::vector<DiskRates> probe_disks(std::span<const std::string> folders, const DiskProbeOptions& options) {
+  std::vector<DiskRates> rates(folders.size());
+  std::vector<std::exception_ptr> errors(folders.size());
+  std::barrier together(static_cast<std::ptrdiff_t>(folders.size()));
+  {
+    const auto measure_one = [&](std::size_t i) {
+      try {
+        rates[i] = measure(folders[i], options, [&] { together.arrive_and_wait(); });
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+      together.arrive_and_drop();
+    };
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 1; i < folders.size(); ++i) {
+      try {
+        threads.emplace_back(measure_one, i);
+      } catch (...) {
+        errors[i] = std::current_exception();
+        together.arrive_and_drop();
+      }
+    }
+    if (!folders.empty()) measure_one(0);
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error != nullptr) std::rethrow_exception(error);
+  }
+  return rates;
+}
+
+int depth_for(const DiskRates& rates, std::int64_t block_bytes) {
+  const double slope = rates.block_bytes > kPage ? std::max(0.0, rates.block_latency_s - rates.latency_s) / static_cast<double>(rates.block_bytes - kPage) : 0.0;
+  const double latency = rates.latency_s + slope * static_cast<double>(block_bytes - kPage);
+  const double bandwidth = std::max({rates.read_bytes, rates.write_bytes, rates.mixed_bytes});
+  const double blocks = std::ceil(2.0 * latency * bandwidth / static_cast<double>(block_bytes));
+  return static_cast<int>(std::clamp(blocks, 4.0, 128.0));
+}
+
+}  // namespace spillway
