@@ -22,10 +22,11 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+
+from turn_process import TurnProcess, peers_python
 
 PROGRAM = "bench/adam_turns"
 HERE = pathlib.Path(__file__).resolve().parent
@@ -39,40 +40,19 @@ TOLERANCE = 3e-8
 SETTLE_S = 0.05  # idle threads of an OpenMP runtime spin for some milliseconds before they sleep
 
 
-class Contender:
-    """A process that takes turns when asked to."""
+class Contender(TurnProcess):
+    """A process on some cores."""
 
     def __init__(self, name, cores, command, environment):
-        self.name, self.threads = name, len(cores)
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-                                        preexec_fn=lambda: os.sched_setaffinity(0, cores))
-        self.introduction = self.read()
+        super().__init__(name, command, environment, lambda: os.sched_setaffinity(0, cores))
+        self.threads = len(cores)
         if self.introduction["threads"] != len(cores):
             sys.exit(f"{name}: bound to {len(cores)} cores it uses {self.introduction['threads']} threads")
-
-    def read(self):
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"{self.name} on {self.threads} threads ended with status {self.process.wait()}")
-        return json.loads(line)
-
-    def ask(self, line):
-        print(line, file=self.process.stdin, flush=True)
-        return self.read()
 
     def masters(self, job, folder):
         path = pathlib.Path(folder, "masters")
         self.ask(f"state {job} {path}")
         return array.array("f", path.read_bytes())
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-
-def peers_python():
-    folder = os.environ.get("SPILLWAY_ADAM_PEERS") or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "spillway/adam-peers")
-    return pathlib.Path(folder, "bin/python")
 
 
 def start(program, parameters, cores, huge_pages):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the peers of ./bench.sh adam, PyTorch and DeepSpeed, into a virtual environment of their own, outside this tree, and
-# compiles DeepSpeed's CPUAdam for this CPU: bench/peers/install.sh [FOLDER]
-# It needs python3 (3.10 or later) with its venv module and headers, g++, and takes 5.5 GiB: PyPI's PyTorch for Linux brings the
+# Installs the peers of ./bench.sh adam and nvme, PyTorch and DeepSpeed, into a virtual environment of their own, outside this
+# tree, and compiles DeepSpeed's CPUAdam and async_io for this CPU: bench/peers/install.sh [FOLDER]
+# It needs python3 (3.10 or later) with its venv module and headers, g++, libaio's headers, and takes 5.5 GiB: PyPI's PyTorch for Linux brings the
 # CUDA libraries, of which nothing is used here.
 set -euo pipefail
 
@@ -20,4 +20,5 @@ python3=/usr/bin/python3
 "$folder/bin/pip" install --quiet --disable-pip-version-check --no-build-isolation "deepspeed==$deepspeed"
 
 "$folder/bin/python" "$(dirname "${BASH_SOURCE[0]}")/adam_peer.py" --build
+"$folder/bin/python" "$(dirname "${BASH_SOURCE[0]}")/nvme_peer.py" --build
 echo "installed: $folder"

@@ -1,5 +1,9 @@
 #include "support/step_engine.h"
 
+#include <algorithm>
+#include <span>
+#include <vector>
+
 #include <fmt/format.h>
 
 #include "base/parallel.h"
@@ -22,13 +26,13 @@ std::string config_of(const StepSetup& setup) {
       R"("gradient_clipping": 1.0, "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-3, "weight_decay": 0.1}}}}, )"
       R"("zero_optimization": {{"stage": 3, "stage3_param_persistence_threshold": 0, "offload_param": {}, )"
       R"("offload_optimizer": {}}}}})",
-      setup.micro_batch, target, target);
+      setup.micro_batch, setup.weights_on_device ? R"({"device": "none"})" : target, target);
 }
 
 }  // namespace
 
 StepEngine::StepEngine(const StepSetup& setup) : config_json_(config_of(setup)), config_(parse_config(config_json_, "benchmark", {})) {
-  const ModelSpec spec = model_preset("gpt2-10m");
+  const ModelSpec& spec = setup.model;
   vocabulary_ = spec.vocabulary;
   std::vector<std::unique_ptr<Layer>> layers = make_layers(spec);
   set_parallel_threads(config_.spillway.threads);
@@ -68,6 +72,37 @@ Turn StepEngine::run(int steps) {
   engine_->drain();
   turn.bytes_per_step = (bytes_so_far() - before) / (steps + 1);
   return turn;
+}
+
+StepAlone StepEngine::run_alone() {
+  fill_batch();
+  engine_->step();
+  engine_->drain();
+  const std::vector<Task>& tasks = engine_->plan().step.tasks;
+  const std::span<const TaskTime> times = engine_->last_times()->tasks;
+  std::int64_t start = times[0].start_ns, gate = 0, end = 0, last_write = 0;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    start = std::min(start, times[i].start_ns);
+    end = std::max(end, times[i].end_ns);
+    if (tasks[i].kind == TaskKind::gate) gate = times[i].end_ns;
+    if (tasks[i].kind == TaskKind::write_tile) last_write = std::max(last_write, times[i].end_ns);
+  }
+  StepAlone alone;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const bool moves = tasks[i].kind == TaskKind::read_tile || tasks[i].kind == TaskKind::write_tile;
+    if (moves && times[i].start_ns >= gate) alone.ring_bytes += tasks[i].bytes;
+  }
+  const auto seconds = [](std::int64_t from, std::int64_t to) { return static_cast<double>(to - from) * 1e-9; };
+  alone.step_s = seconds(start, end);
+  alone.update_s = seconds(gate, end);
+  alone.ring_s = seconds(gate, last_write);
+  return alone;
+}
+
+std::int64_t StepEngine::parameters() const {
+  std::int64_t parameters = 0;
+  for (const LayerPlan& layer : engine_->plan().layers) parameters += layer.num_trainable;
+  return parameters;
 }
 
 }  // namespace spillway::bench

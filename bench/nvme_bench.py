@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""The NVMe tier beside fio and DeepSpeed on the same disk.
+
+  read_over_fio, write_over_fio   rate of optimizer tiles through the swap store / fio's of the same kind, with the same engine,
+                                  block, depth and size of the file
+  mixed_over_fio                  tiles read and written back, as in a step / fio's rate of sequential reads and writes in equal shares
+  ring_over_fio                   the trainer's ring in a real step: tiles read, verified, updated, checksummed and written / fio's mixed
+                                  rate, of a file as large
+  raw_over_deepspeed              rate of tiles read and written back / DeepSpeed's async_io doing the same; with read_ and write_
+                                  before it: of the one alone
+  step_over_deepspeed             its time of a whole step with optimizer state and gradients on disk / ours, of as many parameters
+  update_over_deepspeed           its engine.step() alone / ours from the gate on, nothing else going on
+
+A round is A-B-A: fio, ours, DeepSpeed, ours, fio, kind by kind; a figure is the median of the rounds' ratios of means. What is read or
+written in a turn has been written before. Without the peer (bench/peers/install.sh) its figures are null.
+
+The last line of the output is one JSON object.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from turn_process import TurnProcess, peers_python
+
+PROGRAM = "bench/nvme_turns"
+HERE = pathlib.Path(__file__).resolve().parent
+FILE_BYTES = 4 << 30
+BLOCK_BYTES = 1 << 20
+DEPTH = 32
+TURN_S = 1.0
+STEPS = 2  # timed in a turn
+FIO_KINDS = {"read": "read", "write": "write", "mixed": "rw"}
+
+
+class Fio:
+    """A file of its own, all of it written, each turn in the other half of it."""
+
+    def __init__(self, folder, name, size, engine):
+        self.name, self.half = "fio", size // 2 // BLOCK_BYTES * BLOCK_BYTES
+        self.turns = 0
+        self.command = ["fio", "--name=bench", f"--filename={folder}/{name}", "--direct=1", f"--ioengine={engine}", f"--bs={BLOCK_BYTES}",
+                        f"--iodepth={DEPTH}", "--invalidate=0", "--fallocate=posix", "--output-format=json"]
+        if engine == "io_uring":
+            self.command += ["--fixedbufs=1", "--registerfiles=1"]
+        self.run(f"--size={2 * self.half}", "--rw=write")
+
+    def run(self, *options):
+        answer = subprocess.run([*self.command, *options], stdout=subprocess.PIPE, text=True, check=False)
+        if answer.returncode != 0:
+            sys.exit(f"fio ended with status {answer.returncode}: {answer.stdout}")
+        return json.loads(answer.stdout)["jobs"][0]
+
+    def ask(self, line):
+        kind, seconds = line.split()
+        self.turns += 1
+        job = self.run(f"--offset={self.turns % 2 * self.half}", f"--size={self.half}", f"--rw={FIO_KINDS[kind]}", "--rwmixread=50", "--time_based",
+                       f"--runtime={round(1e3 * float(seconds))}ms")
+        return {"bytes": job["read"]["io_bytes"] + job["write"]["io_bytes"], "seconds": max(job["read"]["runtime"], job["write"]["runtime"]) * 1e-3}
+
+
+class Rounds:
+    """Values by contender and kind, one a round: the mean of that round's turns."""
+
+    def __init__(self):
+        self.values = {}
+
+    def add(self, values):
+        for key, found in values.items():
+            self.values.setdefault(key, []).append(statistics.mean(found))
+
+    def ratio(self, dividend, divisor):
+        if dividend not in self.values or divisor not in self.values:
+            return None
+        return statistics.median(a / b for a, b in zip(self.values[dividend], self.values[divisor], strict=True))
+
+    def show(self, key, unit, scale):
+        values = self.values[key]
+        print(f"  {' '.join(key):<28} {scale * statistics.median(values):8.3f} {unit} ({scale * min(values):.3f} to {scale * max(values):.3f})")
+
+
+def rate(moved):
+    return moved["bytes"] / moved["seconds"]
+
+
+def raw_turns(values, order, kind):
+    for contender in order:
+        values.setdefault((contender.name, kind), []).append(rate(contender.ask(f"{kind} {TURN_S}")))
+
+
+def step_turns(values, ours, peer, fio):
+    """fio, ours, DeepSpeed, ours, fio: first and last of ours are single steps, in between is a row of them."""
+    def add(name, kind, value):
+        values.setdefault((name, kind), []).append(value)
+
+    for half in range(2):
+        if half == 0:
+            add("fio", "ring", rate(fio.ask(f"mixed {TURN_S}")))
+        alone = ours.ask("alone")
+        add(ours.name, "ring", alone["ring_bytes"] / alone["ring_s"])
+        add(ours.name, "update", alone["update_s"])
+        if half == 0:
+            add(ours.name, "step", statistics.mean(ours.ask(f"steps {STEPS}")["step_s"]))
+            for _ in range(STEPS if peer else 0):
+                answer = peer.ask("step")
+                add(peer.name, "update", answer["step_s"])
+                add(peer.name, "step", answer["whole_s"])
+    add("fio", "ring", rate(fio.ask(f"mixed {TURN_S}")))
+
+
+def measure(rounds, ours, peer, fio, ring_fio):
+    results = Rounds()
+    middle = [peer] if peer else []
+    for number in range(rounds):
+        load, values = os.getloadavg()[0], {}
+        for kind in FIO_KINDS:
+            raw_turns(values, [fio, ours, *middle, ours, fio], kind)
+        step_turns(values, ours, peer, ring_fio)
+        results.add(values)
+        print(f"round {number + 1}, load {load:.1f}: " + ", ".join(
+            f"{name} {kind} " + " ".join(f"{value * 1e-9:.2f}" if value > 1e3 else f"{value:.2f} s" for value in found)
+            for (name, kind), found in values.items()), flush=True)
+    return results
+
+
+def figures(results):
+    found = {f"{kind}_over_fio": results.ratio(("spillway", kind), ("fio", kind)) for kind in (*FIO_KINDS, "ring")}
+    for kind in FIO_KINDS:
+        found["raw_over_deepspeed" if kind == "mixed" else f"raw_{kind}_over_deepspeed"] = results.ratio(("spillway", kind), ("deepspeed", kind))
+    for kind in ("step", "update"):
+        found[f"{kind}_over_deepspeed"] = results.ratio(("deepspeed", kind), ("spillway", kind))
+    return {name: None if value is None else round(value, 3) for name, value in found.items()}
+
+
+def start_peer(folder, tile_bytes, parameters):
+    python = peers_python()
+    if not python.exists():
+        print(f"no peer: {python} is missing; bench/peers/install.sh installs PyTorch and DeepSpeed there (5.5 GiB)")
+        return None
+    command = [python, HERE / "peers/nvme_peer.py", folder, str(FILE_BYTES), str(tile_bytes), str(parameters)]
+    return TurnProcess("deepspeed", command)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--json", action="store_true", help="the only format there is")
+    parser.add_argument("--quick", action="store_true", help="3 rounds instead of 15")
+    parser.add_argument("--folder", help="on the disk to measure; default: beside the program")
+    arguments = parser.parse_args()
+    rounds = 3 if arguments.quick else 15
+    with contextlib.ExitStack() as stack:
+        folder = tempfile.mkdtemp(prefix="nvme-", dir=arguments.folder or pathlib.Path(arguments.program).parent)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        ours = TurnProcess("spillway", [arguments.program, folder, str(FILE_BYTES), str(BLOCK_BYTES), str(DEPTH)])
+        stack.callback(ours.close)
+        about = ours.introduction
+        fio = Fio(folder, "fio", FILE_BYTES, about["engine"])
+        ring_fio = Fio(folder, "fio-ring", about["ring_file_bytes"], about["engine"])
+        peer = start_peer(folder, about["tile_bytes"], about["parameters"])
+        if peer:
+            stack.callback(peer.close)
+            print(f"DeepSpeed {peer.introduction['version']}, its best: {peer.introduction['aio']}, sub_group_size {peer.introduction['sub_group_size']}")
+        print(f"tiles of {about['tile_bytes'] >> 20} MiB, blocks of {BLOCK_BYTES >> 20} MiB, {DEPTH} in flight, {about['engine']}; steps of "
+              f"{about['parameters'] / 1e6:.1f} million parameters\nrounds: GB/s, or seconds", flush=True)
+        results = measure(rounds, ours, peer, fio, ring_fio)
+    print("medians (lowest and highest round):")
+    for key in sorted(results.values, key=lambda key: (key[1], key[0])):
+        results.show(key, *(("s", 1.0) if key[1] in ("step", "update") else ("GB/s", 1e-9)))
+    print(json.dumps({**figures(results), "rounds": rounds, "engine": about["engine"], "block_bytes": BLOCK_BYTES, "depth": DEPTH,
+                      "file_bytes": FILE_BYTES, "parameters": about["parameters"], "peer": peer.introduction if peer else "not installed",
+                      "values": {" ".join(key): [float(f"{value:.4g}") for value in found] for key, found in results.values.items()},
+                      "config": about["config"], "machine": about["machine"]}))
+
+
+if __name__ == "__main__":
+    main()

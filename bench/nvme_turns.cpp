@@ -1,0 +1,103 @@
+// The NVMe tier of this library as a contender of nvme_bench.py: tiles through the swap store, and whole steps of a trainer
+// whose optimizer state is on disk.
+//
+//   nvme_turns FOLDER BYTES BLOCK_BYTES DEPTH    the swap file of the tiles is that large, a request and the queue so
+//
+// It prints one JSON object of what it has, then answers each line of standard input by one:
+//   read SECONDS, write SECONDS, mixed SECONDS   {"bytes", "seconds"}: tiles read, written, read and written back
+//   alone                                        {"step_s", "update_s", "ring_bytes", "ring_s"}: see StepEngine::run_alone()
+//   steps N                                      {"step_s": [...]}: of N steps in a row, from gate to gate
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "spillway/error.h"
+#include "support/machine.h"
+#include "support/step_engine.h"
+#include "support/tile_traffic.h"
+
+namespace spillway::bench {
+namespace {
+
+// A tile of the trainer at its default size: Adam's state of 4 Mi parameters.
+constexpr std::int64_t kTileBytes = std::int64_t{12} * 4 * 1024 * 1024;
+
+// Mostly two layers of 48 Mi parameters. One short sequence: the step is the optimizer's more than anyone's.
+constexpr std::int64_t kTime = 16;
+ModelSpec wide_model() {
+  return {.name = "wide", .layers = 2, .channels = 2048, .heads = 16, .vocabulary = 256, .context = kTime};
+}
+
+class Contender {
+ public:
+  explicit Contender(const TileTrafficSetup& setup) : traffic_(setup), engine_({"nvme", 1, kTime, setup.folder, wide_model(), /*weights_on_device=*/true}) {}
+
+  std::string introduction() {
+    const std::int64_t ring_file_bytes = engine_.engine().plan().tiers[static_cast<std::size_t>(Tier::nvme)].peak;
+    return fmt::format(R"({{"tile_bytes": {}, "engine": "{}", "parameters": {}, "ring_file_bytes": {}, "config": {}, "machine": {}}})", kTileBytes,
+                       traffic_.engine_name(), engine_.parameters(), ring_file_bytes, engine_.config_json(), machine_json());
+  }
+
+  std::string turn(const std::string& request) {
+    std::istringstream words(request);
+    std::string name;
+    double number = 0.0;
+    words >> name >> number;
+    if (name == "read") return json(traffic_.read(number));
+    if (name == "write") return json(traffic_.write(number));
+    if (name == "mixed") return json(traffic_.read_and_write(number));
+    if (name == "steps") return json(engine_.run(static_cast<int>(number)));
+    if (name != "alone") throw Error("[bench] no turn is called '" + name + "'; there are read, write, mixed, alone and steps");
+    const StepAlone step = engine_.run_alone();
+    return fmt::format(R"({{"step_s": {:.6f}, "update_s": {:.6f}, "ring_bytes": {}, "ring_s": {:.6f}}})", step.step_s, step.update_s, step.ring_bytes,
+                       step.ring_s);
+  }
+
+ private:
+  static std::string json(const Moved& moved) { return fmt::format(R"({{"bytes": {}, "seconds": {:.6f}}})", moved.bytes, moved.seconds); }
+
+  static std::string json(const Turn& turn) {
+    std::vector<double> seconds;
+    for (const double ms : turn.step_ms) seconds.push_back(ms * 1e-3);
+    return fmt::format(R"({{"step_s": [{:.6f}]}})", fmt::join(seconds, ", "));
+  }
+
+  TileTraffic traffic_;
+  StepEngine engine_;
+};
+
+void serve(const TileTrafficSetup& setup) {
+  Contender contender(setup);
+  std::cout << contender.introduction() << std::endl;
+  for (std::string line; std::getline(std::cin, line);) std::cout << contender.turn(line) << std::endl;
+}
+
+}  // namespace
+}  // namespace spillway::bench
+
+int main(int argc, char** argv) {
+  using namespace spillway::bench;
+  TileTrafficSetup setup;
+  if (argc == 5) {
+    setup = {.folder = argv[1], .bytes = std::atoll(argv[2]), .tile_bytes = kTileBytes, .block_bytes = std::atoll(argv[3]), .depth = std::atoi(argv[4]),
+             .engine = "io_uring"};
+  }
+  if (setup.bytes < 16 * kTileBytes || setup.block_bytes <= 0 || setup.depth <= 0) {
+    std::fputs("usage: nvme_turns FOLDER BYTES BLOCK_BYTES DEPTH; at least 16 tiles of 48 MiB\n", stderr);
+    return 2;
+  }
+  try {
+    serve(setup);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "nvme_turns: %s\n", error.what());
+    return 1;
+  }
+}
