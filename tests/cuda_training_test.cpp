@@ -64,7 +64,7 @@ class WithinAStep : public ::testing::TestWithParam<OffloadDevice> {};
 TEST_P(WithinAStep, CopiesAreAsynchronousNothingIsAllocatedAndTheHostWaitsWhereThePlanSays) {
   const ScratchFolder folder;
   RunSetup setup = tiny_run();
-  setup.config.offload_optimizer = setup.config.offload_param = {GetParam(), folder.path(), true, 1.0};
+  setup.config.offload_optimizer = setup.config.offload_param = {GetParam(), {folder.path()}, true, 1.0};
   setup.steps = 8;
   constexpr int kWarm = 3;  // the first steps choose algorithms and fill pools
   std::int64_t waits = 0;

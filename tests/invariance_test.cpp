@@ -29,11 +29,12 @@ void parameters_on(RunSetup& setup, OffloadDevice device, const std::string& fol
 void gradients_on_nvme(RunSetup& setup, OffloadDevice optimizer, const std::string& folder) {
   optimizer_on(setup, optimizer, folder);
   setup.config.spillway.offload_gradients = OffloadDevice::nvme;
+  setup.config.spillway.nvme_paths = {folder};
 }
 
 void activations_on_nvme(RunSetup& setup, const std::string& folder) {
   setup.config.offload_activations = OffloadDevice::nvme;
-  setup.config.offload_optimizer.nvme_path = folder;
+  setup.config.spillway.nvme_paths = {folder};
 }
 
 std::vector<Variant> placements() {
