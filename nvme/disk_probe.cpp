@@ -89,8 +89,10 @@ class Buffers {
   std::unique_ptr<std::byte, Free> data_;
 };
 
-IoEngineOptions owned_by_probe(IoEngineOptions options, std::span<std::byte> memory, int fd) {
-  options.memory = memory;
+// Its memory is not registered: for so short a life that costs more than it saves, and a user with little locked memory would be
+// warned of something that the run itself need not meet.
+IoEngineOptions owned_by_probe(IoEngineOptions options, int fd) {
+  options.memory = {};
   options.files = {fd};
   options.one_thread = true;
   return options;
@@ -105,7 +107,7 @@ class Probe {
         blocks_(std::max<std::int64_t>(2, (options.file_bytes + block_bytes_ - 1) / block_bytes_)),
         file_(folder, blocks_ * block_bytes_),
         buffers_(std::max(0, options.engine.depth) * block_bytes_),
-        engine_(make_io_engine(owned_by_probe(options.engine, buffers_.span(), file_.fd()))) {
+        engine_(make_io_engine(owned_by_probe(options.engine, file_.fd()))) {
     for (int i = 0; i < options.engine.depth; ++i) free_.push_back(static_cast<std::uint64_t>(i));
     results_.resize(free_.size());
   }

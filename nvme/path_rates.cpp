@@ -68,7 +68,6 @@ std::vector<PathRate> path_rates(const SwapStoreOptions& options, std::span<cons
 
   DiskProbeOptions probe;
   probe.engine = options.engine;
-  probe.engine.memory = {};
   if (measure_depth) probe.engine.depth = kUnmeasuredDepth;
   probe.block_bytes = options.block_bytes;
   try {
