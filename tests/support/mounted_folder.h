@@ -53,8 +53,8 @@ class MountedFolder {
   static bool run(const std::string& command) { return std::system(command.c_str()) == 0; }
 
   void mount_overlay() {
-    for (const char* part : {"/lower", "/upper", "/work"}) std::filesystem::create_directory(folder_.path() + part);
-    const std::string options = "lowerdir=" + folder_.path() + "/lower,upperdir=" + folder_.path() + "/upper,workdir=" + folder_.path() + "/work";
+    for (const char* part : {"/lower", "/upper", "/staging"}) std::filesystem::create_directory(folder_.path() + part);
+    const std::string options = "lowerdir=" + folder_.path() + "/lower,upperdir=" + folder_.path() + "/upper,workdir=" + folder_.path() + "/staging";
     mounted_ = mount("overlay", path_.c_str(), "overlay", 0, options.c_str()) == 0;
   }
 
