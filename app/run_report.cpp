@@ -338,8 +338,7 @@ Summary RunReport::summary(std::uint64_t state_hash, const std::vector<RankRecor
     summary.lanes.push_back({std::string(name_of(static_cast<Lane>(lane))), busy_ms_[static_cast<std::size_t>(lane)] / timed});
   }
   for (const Task& task : plan().step.tasks) {
-    if (task.lane == Lane::nvme_fetch || task.lane == Lane::nvme_read) summary.nvme_read_bytes_per_step += static_cast<double>(task.bytes);
-    if (task.lane == Lane::nvme_write) summary.nvme_write_bytes_per_step += static_cast<double>(task.bytes);
+    if (is_nvme(task.lane)) (writes_nvme(task.kind) ? summary.nvme_write_bytes_per_step : summary.nvme_read_bytes_per_step) += static_cast<double>(task.bytes);
   }
   summary.config_effective = config_.effective_json;
   return summary;

@@ -202,6 +202,32 @@ TEST(Invariance, ThePlansPeaksAreTheOnesMeasured) {
   }
 }
 
+// Of every step, down to the padding: state, weights, gradients and activations.
+TEST(Invariance, NvmeMovesThePlansBytes) {
+  const ScratchFolder folder;
+  RunSetup setup = tiny_run();
+  setup.config.accumulation_steps = 2;
+  setup.config.train_batch_size = 4;
+  parameters_on(setup, OffloadDevice::nvme, folder.path());
+  gradients_on_nvme(setup, OffloadDevice::nvme, folder.path());
+  activations_on_nvme(setup, folder.path());
+  const std::unique_ptr<Engine> engine = testing::make_engine(setup);
+  SwapCounters planned;
+  for (const Task& task : engine->plan().step.tasks) {
+    if (is_nvme(task.lane)) (writes_nvme(task.kind) ? planned.write_bytes : planned.read_bytes) += task.bytes;
+  }
+  const SwapCounters before = engine->store()->counters();
+  constexpr std::int64_t kSteps = 3;
+  for (int step = 0; step < kSteps; ++step) {
+    testing::fill_batch(*engine, setup, step);
+    ASSERT_FALSE(engine->step().verdict.skip);
+  }
+  engine->drain();
+  const SwapCounters after = engine->store()->counters();
+  EXPECT_EQ(after.read_bytes - before.read_bytes, kSteps * planned.read_bytes);
+  EXPECT_EQ(after.write_bytes - before.write_bytes, kSteps * planned.write_bytes);
+}
+
 // The same global batch in one micro-batch of 8 or four of 2, with gradients kept in fp32 on the wire: the
 // gradient norm of the first step differs only by the order of fp32 additions.
 TEST(Invariance, FourMicroBatchesOfTwoEqualOneOfEight) {

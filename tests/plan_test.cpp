@@ -20,6 +20,14 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
+std::int64_t moved(const Plan& plan, TaskKind kind) {
+  std::int64_t bytes = 0;
+  for (const Task& task : plan.step.tasks) bytes += task.kind == kind ? task.bytes : 0;
+  return bytes;
+}
+
+std::int64_t host_peak(const PlanRequest& request) { return build_plan(request).tiers[static_cast<std::size_t>(Tier::host)].peak; }
+
 TEST(Plan, IsSoundForThousandsOfRandomTriples) {
   std::mt19937_64 random(20261130);
   int fitting = 0;
@@ -40,6 +48,8 @@ TEST(PlanCheck, NoticesEveryDroppedDependency) {
   PlanRequest request = small_request();
   request.offload_optimizer = OffloadDevice::nvme;
   request.offload_param = OffloadDevice::nvme;
+  request.offload_gradients = OffloadDevice::nvme;
+  request.offload_activations = OffloadDevice::nvme;
   request.accumulation_steps = 2;
   Plan plan = build_plan(request);
   int dropped = 0;
@@ -55,6 +65,23 @@ TEST(PlanCheck, NoticesEveryDroppedDependency) {
   }
   EXPECT_GT(dropped, 100);
   EXPECT_TRUE(check_plan(plan).empty());
+}
+
+// Extents of gradients and activations keep their bytes: what a run does not write again is of another micro-batch or run.
+TEST(PlanCheck, NoticesWhatIsReadButNotWrittenAnew) {
+  PlanRequest request = small_request();
+  request.offload_optimizer = OffloadDevice::cpu;
+  request.offload_gradients = request.offload_activations = OffloadDevice::nvme;
+  request.accumulation_steps = 2;
+  const Plan sound = build_plan(request);
+  ASSERT_TRUE(check_plan(sound).empty());
+  for (const TaskKind kind : {TaskKind::write_activation, TaskKind::write_gradient}) {
+    Plan plan = sound;
+    const auto last = std::find_if(plan.step.tasks.rbegin(), plan.step.tasks.rend(), [&](const Task& task) { return task.kind == kind; });
+    ASSERT_NE(last, plan.step.tasks.rend());
+    std::erase_if(last->accesses, [](const Access& access) { return access.writes; });
+    EXPECT_NE(joined(check_plan(plan)).find("before all of it was written"), std::string::npos) << name_of(kind);
+  }
 }
 
 TEST(PlanCheck, NoticesOverlapCyclesAndForeignMemory) {
@@ -114,6 +141,24 @@ TEST(Plan, RefusalProposesChangesThatFit) {
   EXPECT_NE(text.find("offload_optimizer.device: \"cpu\""), std::string::npos) << text;
   request.offload_optimizer = OffloadDevice::cpu;
   EXPECT_TRUE(build_plan(request).fits());
+}
+
+TEST(Plan, RefusalProposesNvmeForWhatIsOnTheHost) {
+  PlanRequest request = small_request();
+  request.layers.insert(request.layers.begin() + 1, 20, request.layers[1]);
+  request.offload_optimizer = OffloadDevice::nvme;
+  PlanRequest with_gradients = request;
+  with_gradients.offload_gradients = OffloadDevice::nvme;
+  request.budgets[1] = host_peak(with_gradients);
+  std::string text = refusal_text(build_plan(request));
+  EXPECT_NE(text.find("spillway.offload_gradients: \"nvme\""), std::string::npos) << text;
+  request = small_request();
+  request.layers.insert(request.layers.begin() + 1, 20, request.layers[1]);
+  request.offload_activations = OffloadDevice::nvme;
+  request.budgets[1] = host_peak(request);
+  request.offload_activations = OffloadDevice::cpu;
+  text = refusal_text(build_plan(request));
+  EXPECT_NE(text.find("spillway.offload_activations: \"nvme\""), std::string::npos) << text;
 }
 
 // Where no single change is enough, several together are proposed, and they fit.
@@ -181,6 +226,74 @@ TEST(Plan, BytesMovedAreThoseOfTheTable) {
     expected += plan.layers[l].num_elements * 2 * (twice ? 2 : 1);
   }
   EXPECT_EQ(down, expected);
+}
+
+// Of which the host holds a few at a time.
+TEST(Plan, ActivationsOnNvmeGoAndComeOncePerMicroBatch) {
+  PlanRequest request = small_request();
+  request.layers.insert(request.layers.begin() + 1, 20, request.layers[1]);
+  request.accumulation_steps = 3;
+  request.shape = {2, 65};  // not a whole page each
+  request.offload_activations = OffloadDevice::nvme;
+  const Plan plan = make_plan(request);
+  const std::int64_t bytes = 2 * 65 * 64 * 2, padded = (bytes + 4095) / 4096 * 4096;
+  const auto saved = static_cast<std::int64_t>(request.layers.size()) - 3;
+  EXPECT_EQ(moved(plan, TaskKind::write_activation), 3 * saved * padded);
+  EXPECT_EQ(moved(plan, TaskKind::read_activation), 3 * saved * padded);
+  EXPECT_EQ(moved(plan, TaskKind::load_activation), 3 * saved * bytes);
+  EXPECT_EQ(static_cast<std::int64_t>(plan.extents.size()), saved) << "micro-batches share them";
+  PlanRequest on_host = request;
+  on_host.offload_activations = OffloadDevice::cpu;
+  const std::int64_t depth = request.prefetch_depth;
+  EXPECT_LE(host_peak(request), host_peak(on_host) - (saved - 3 * depth) * padded);
+}
+
+// Its f32 sums too, where micro-batches are summed up on the host.
+TEST(Plan, GradientsOnNvmeAreNotOnTheHost) {
+  for (const std::int64_t accumulation : {1, 3}) {
+    for (const std::int64_t tile_size : {8192, 6144}) {
+      PlanRequest request = small_request();
+      request.tile_size = tile_size;
+      request.layers.insert(request.layers.begin() + 1, 20, request.layers[1]);
+      request.offload_optimizer = OffloadDevice::cpu;
+      request.accumulation_steps = accumulation;
+      if (accumulation > 1) request.budgets[0] = build_plan(request).tiers[0].peak - 1;  // the sums leave the device
+      PlanRequest spilled = request;
+      spilled.offload_gradients = OffloadDevice::nvme;
+      const Plan plan = make_plan(spilled);
+      const std::int64_t width = accumulation > 1 ? 4 : 2;
+      EXPECT_EQ(size_of(plan.layers[1].gradient_dtype), width);
+      std::int64_t gradients = 0;
+      for (const TilePlan& tile : plan.tiles) gradients += padded_bytes(tile, plan.layers[1].gradient_dtype);
+      EXPECT_EQ(moved(plan, TaskKind::write_gradient), gradients * accumulation);
+      EXPECT_EQ(moved(plan, TaskKind::read_gradient), gradients * accumulation) << "to be added to, and at last by the optimizer";
+      EXPECT_EQ(plan.tiers[static_cast<std::size_t>(Tier::nvme)].peak, gradients);
+      // Units of one or two tiles: read, on their way from the device, to be written; each twice as deep as is read ahead.
+      const std::int64_t unit = 2 * tile_size * width, depth = request.prefetch_depth;
+      EXPECT_LT(host_peak(spilled), host_peak(request) - gradients + (3 * depth + 3) * unit) << accumulation << ", " << tile_size;
+    }
+  }
+}
+
+TEST(Plan, FillSendsGradientsToNvmeOnlyIfNothingElseHelps) {
+  PlanRequest request = small_request();
+  request.placement = PlacementPolicy::fill;
+  request.offload_optimizer = request.offload_param = request.offload_gradients = OffloadDevice::nvme;
+  request.budgets[0] = build_plan(request).tiers[0].peak * 6 / 10;
+  const auto on_nvme = [](const Plan& plan) {
+    return std::ranges::count_if(plan.layers, [](const LayerPlan& layer) { return layer.gradient_tier == Tier::nvme; });
+  };
+  EXPECT_EQ(on_nvme(make_plan(request)), 0);
+  PlanRequest without = request;
+  without.offload_gradients = OffloadDevice::cpu;
+  without.budgets[1] = 1;  // as little as it can without
+  request.budgets[1] = host_peak(without);
+  EXPECT_EQ(on_nvme(make_plan(request)), 0);
+  *request.budgets[1] -= 8192;
+  const Plan plan = make_plan(request);
+  EXPECT_GT(on_nvme(plan), 0);
+  EXPECT_LT(on_nvme(plan), std::ranges::count_if(plan.layers, [](const LayerPlan& layer) { return !layer.update_on_device; }));
+  for (const TilePlan& tile : plan.tiles) EXPECT_NE(tile.tier, Tier::host);
 }
 
 // Of the table in docs/optimizers.md: what is kept, and what an update reads and writes beside gradient and weight.

@@ -22,10 +22,16 @@ using testing::tiny_run;
 using testing::train;
 using testing::train_ranks;
 
-enum class Place { none, cpu, nvme };
+// `spilled`: gradients and activations are on NVMe too.
+enum class Place { none, cpu, nvme, spilled };
+constexpr std::array kPlaces = {Place::none, Place::cpu, Place::nvme, Place::spilled};
 
 void put(RunSetup& setup, Place place, const std::string& folder) {
   const OffloadDevice device = place == Place::none ? OffloadDevice::none : place == Place::cpu ? OffloadDevice::cpu : OffloadDevice::nvme;
+  if (place == Place::spilled) {
+    setup.config.spillway.offload_gradients = setup.config.offload_activations = OffloadDevice::nvme;
+    setup.config.spillway.nvme_paths = {folder};
+  }
   setup.config.offload_optimizer = {device, {folder}, true, 1.0};
   if (setup.config.zero_stage == 3) setup.config.offload_param = {device, {folder}, true, 1.0};
 }
@@ -54,7 +60,7 @@ TEST_P(StageAndWorld, IsBitIdenticalForEveryPlacement) {
   const auto [stage, world] = GetParam();
   const ScratchFolder folder;
   std::set<std::uint64_t> hashes;
-  for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
+  for (const Place place : kPlaces) {
     RunSetup setup = run_of(stage, world);
     put(setup, place, folder.path());
     hashes.insert(hash_of_ranks(setup, world));
@@ -163,7 +169,7 @@ TEST(Ranks, ShareStateInGroupsOrNotWithTheSameBits) {
   for (const int stage : {1, 2, 3}) {
     std::set<std::uint64_t> hashes;
     for (const int group : {1, 2}) {
-      for (const Place place : {Place::none, Place::cpu, Place::nvme}) {
+      for (const Place place : kPlaces) {
         RunSetup setup = run_of(stage, 4);
         setup.config.hpz_partition_size = group;
         put(setup, place, folder.path());

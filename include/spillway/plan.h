@@ -30,8 +30,8 @@ std::string_view name_of(Tier tier);
 constexpr std::int64_t alignment_of(Tier tier) { return tier == Tier::device ? 256 : 4096; }
 
 // A resource that executes its tasks in plan order. The first four are streams of the device, the rest
-// are threads of the host. `snapshot` copies state out for a checkpoint when one was asked for, and else passes its tasks by. The NVMe lanes keep several transfers in flight and retire them in order; weights have
-// a lane of their own, so that what a forward waits for does not queue behind state that the optimizer will want.
+// are threads of the host. `snapshot` copies state out for a checkpoint when one was asked for, and else passes its tasks by. The NVMe lanes keep several transfers in flight and retire them in order; weights and activations have
+// a lane of their own, so that what forward and backward wait for does not queue behind state of the optimizer.
 enum class Lane : std::uint8_t { compute, h2d, d2h, comm, cpu, snapshot, nvme_fetch, nvme_read, nvme_write };
 inline constexpr int kLanes = 9;
 
@@ -46,7 +46,7 @@ enum class TaskKind : std::uint8_t {
   forward,          // compute
   backward,         // compute     the head's includes its forward and the loss
   save_activation,  // d2h         a layer's input to host memory
-  write_activation, // nvme_write  from there to NVMe
+  write_activation, // nvme_fetch  from there to NVMe
   read_activation,  // nvme_fetch  back to host staging
   load_activation,  // h2d         to the device
   drain_partial,    // d2h         one micro-batch's f32 gradient to the host accumulator or its staging
@@ -80,6 +80,11 @@ std::string_view name_of(TaskKind kind);
 constexpr bool is_collective(TaskKind kind) {
   return kind == TaskKind::all_gather || kind == TaskKind::reduce_scatter || kind == TaskKind::gather_gradient ||
          kind == TaskKind::all_gather_updated;
+}
+
+// Of those on NVMe lanes, which write.
+constexpr bool writes_nvme(TaskKind kind) {
+  return kind == TaskKind::write_tile || kind == TaskKind::write_weights || kind == TaskKind::write_activation || kind == TaskKind::write_gradient;
 }
 
 // What the bytes of a buffer are, for the ledger.
@@ -188,7 +193,8 @@ struct LayerPlan {
   int num_tiles;
   std::int64_t first_piece;  // its first square sum, in doubles, within the statistics buffers
   bool square_sums_on_host;  // finalised by the cpu lane, else by the device
-  int activation_buffer = -1;  // nvme, persistent: its output, from forward to the next layer's backward; -1: elsewhere
+  Tier activation_tier;      // where its output waits for the next layer's backward
+  int activation_buffer;     // persistent, if that is on NVMe; else -1
 
   // Byte of the weights buffer at which an element it holds starts.
   std::int64_t weights_offset(std::int64_t element, std::int64_t width) const {

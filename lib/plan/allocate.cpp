@@ -14,7 +14,7 @@ struct Life {
   std::int64_t first;  // task index in plan order, inclusive
   std::int64_t last;
   std::int64_t bytes;  // rounded to the alignment
-  bool opens_step = false;   // brings weights to the step's first forward
+  bool opens_step = false;   // brings weights to the step's first forward, or takes its activations
   bool closes_step = false;  // in use after the gate
 };
 
@@ -26,8 +26,9 @@ std::int64_t first_of(const Program& program, TaskKind kind) {
 void mark_ends(const Plan& plan, const Program& program, std::vector<Life>& lives) {
   const std::int64_t backward = first_of(program, TaskKind::backward), gate = first_of(program, TaskKind::gate);
   for (Life& life : lives) {
-    const Owner owner = plan.buffers[static_cast<std::size_t>(life.buffer)].owner;
-    life.opens_step = life.first < backward && (owner == Owner::staging || owner == Owner::weights);
+    const Buffer& buffer = plan.buffers[static_cast<std::size_t>(life.buffer)];
+    const bool saved = buffer.owner == Owner::activations && buffer.tier == Tier::host;
+    life.opens_step = life.first < backward && (buffer.owner == Owner::staging || buffer.owner == Owner::weights || saved);
     life.closes_step = life.last > gate;
   }
 }
@@ -50,8 +51,8 @@ std::vector<Life> lives_of(const Plan& plan, const Program& program) {
   return by_buffer;
 }
 
-// Steps chain: the next one's first weights are on their way while this one's optimizer is at its last tiles. If
-// they shared memory with these, the next forward would wait for the end of the optimizer.
+// Steps chain: the next one's first weights are on their way while this one's optimizer is at its last tiles, and its
+// first activations leave. If they shared memory with these, the next forward would wait for the end of the optimizer.
 bool meet_across_steps(const Life& a, const Life& b) {
   return (a.opens_step && b.closes_step) || (a.closes_step && b.opens_step);
 }

@@ -51,10 +51,6 @@ std::int64_t activation_bytes(const PlanRequest& request) {
   return request.shape.batch * request.shape.time * request.channels * size_of(request.dtype);
 }
 
-bool saves_activation(const PlanRequest& request, std::size_t layer) {
-  return request.offload_activations != OffloadDevice::none && layer + 3 < request.layers.size();
-}
-
 Task make_task(TaskKind kind, Lane lane, int layer, int micro_batch, std::int64_t bytes, std::vector<Access> accesses) {
   Task task;
   task.kind = kind;

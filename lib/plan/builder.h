@@ -39,10 +39,6 @@ Access gradient_at_home(const Plan& plan, int tile, Role role);
 // Of one layer's output of one micro-batch.
 std::int64_t activation_bytes(const PlanRequest& request);
 
-// Whether a layer's output leaves the device between forward and backward, if activations do: every block's input but
-// the last one's, whose backward follows at once.
-bool saves_activation(const PlanRequest& request, std::size_t layer);
-
 Task make_task(TaskKind kind, Lane lane, int layer, int micro_batch, std::int64_t bytes, std::vector<Access> accesses);
 
 // A sequence of compute tasks with the transfers that belong around them. Position u is the u-th

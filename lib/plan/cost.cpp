@@ -15,8 +15,8 @@ double lane_rate(const Task& task, const MachineRates& rates) {
     case Lane::cpu:
     case Lane::snapshot: return rates.cpu_adam_bytes;
     case Lane::nvme_fetch:
-    case Lane::nvme_read: return rates.nvme_read_bytes;
-    case Lane::nvme_write: return rates.nvme_write_bytes;
+    case Lane::nvme_read:
+    case Lane::nvme_write: return writes_nvme(task.kind) ? rates.nvme_write_bytes : rates.nvme_read_bytes;
   }
   return rates.device_bytes;
 }

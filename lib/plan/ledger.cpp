@@ -42,6 +42,14 @@ Change lower_param(OffloadDevice device, std::string text) {
   };
 }
 
+Change lower_activations(OffloadDevice device, std::string text) {
+  return [device, text](PlanRequest& r) {
+    if (r.offload_activations >= device) return std::string();
+    r.offload_activations = device;
+    return text;
+  };
+}
+
 // The same global batch in micro-batches of another size.
 std::string rebatch(PlanRequest& r, std::int64_t batch, std::int64_t accumulation) {
   if (!r.layers_for || batch < 1 || batch == r.shape.batch) return {};
@@ -65,10 +73,12 @@ std::vector<Change> possible_changes() {
       lower_optimizer(OffloadDevice::nvme, "zero_optimization.offload_optimizer.device: \"nvme\" (with nvme_path)"),
       lower_param(OffloadDevice::cpu, "zero_optimization.stage: 3 with offload_param.device: \"cpu\""),
       lower_param(OffloadDevice::nvme, "zero_optimization.stage: 3 with offload_param.device: \"nvme\" (with nvme_path)"),
+      lower_activations(OffloadDevice::cpu, "activation_checkpointing.cpu_checkpointing: true"),
+      lower_activations(OffloadDevice::nvme, "spillway.offload_activations: \"nvme\" (with nvme_path)"),
       [](PlanRequest& r) {
-        if (r.offload_activations != OffloadDevice::none) return std::string();
-        r.offload_activations = OffloadDevice::cpu;
-        return std::string("activation_checkpointing.cpu_checkpointing: true");
+        if (r.offload_optimizer == OffloadDevice::none || r.offload_gradients == OffloadDevice::nvme) return std::string();
+        r.offload_gradients = OffloadDevice::nvme;
+        return std::string("spillway.offload_gradients: \"nvme\" (with nvme_path)");
       },
       [](PlanRequest& r) {
         return r.shape.batch % 2 == 0 ? rebatch(r, r.shape.batch / 2, r.accumulation_steps * 2) : std::string();

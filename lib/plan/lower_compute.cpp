@@ -132,7 +132,7 @@ std::int64_t ComputeLowering::written_at(int l, int m) const {
 Landed ComputeLowering::read_back(const ComputeOp& op) {
   const int l = op.layer - 1, m = op.micro_batch;
   const int saved = saved_[static_cast<std::size_t>(l)];
-  if (layer(l).activation_buffer < 0) return {saved, position(TaskKind::forward, l, m) + 2};
+  if (layer(l).activation_tier != Tier::nvme) return {saved, position(TaskKind::forward, l, m) + 2};
   const Access home = read_of(plan_, layer(l).activation_buffer, Role::source);
   const int back = add_transient(plan_, fmt::format("saved output of {}, micro-batch {}, read", layer(l).name, m), Tier::host, Owner::staging, home.end);
   const std::int64_t at = std::max(written_at(l, m) + 1, position(TaskKind::backward, op.layer, m) - 2 * request_.prefetch_depth);
@@ -195,17 +195,20 @@ void ComputeLowering::add_op(std::size_t u) {
 
 void ComputeLowering::offload_activation(std::size_t u, const ComputeOp& op) {
   const auto l = static_cast<std::size_t>(op.layer);
-  if (!saves_activation(request_, l)) return;
-  const int home = plan_.layers[l].activation_buffer;
-  const std::int64_t kept = home < 0 ? activation_bytes() : plan_.buffers[static_cast<std::size_t>(home)].bytes;
+  const Tier tier = layer(op.layer).activation_tier;
+  if (tier == Tier::device) return;
+  const int home = layer(op.layer).activation_buffer;
+  const bool stays = tier == Tier::host;
+  const std::int64_t kept = stays ? activation_bytes() : plan_.buffers[static_cast<std::size_t>(home)].bytes;
   saved_[l] = add_transient(plan_, fmt::format("saved output of {}, micro-batch {}", layer(op.layer).name, op.micro_batch),
-                            Tier::host, home < 0 ? Owner::activations : Owner::staging, kept);
+                            Tier::host, stays ? Owner::activations : Owner::staging, kept);
   timeline_.after(static_cast<std::int64_t>(u) + 1,
                   make_task(TaskKind::save_activation, Lane::d2h, op.layer, op.micro_batch, activation_bytes(),
                             {read_of(plan_, outputs_[l], Role::source), write_of(plan_, saved_[l], Role::destination)}));
-  if (home < 0) return;
+  if (stays) return;
+  // Not behind the state that the step before writes back: the forward would soon wait for the end of the optimizer.
   timeline_.after(written_at(op.layer, op.micro_batch),
-                  make_task(TaskKind::write_activation, Lane::nvme_write, op.layer, op.micro_batch, kept,
+                  make_task(TaskKind::write_activation, Lane::nvme_fetch, op.layer, op.micro_batch, kept,
                             {read_of(plan_, saved_[l], Role::source), write_of(plan_, home, Role::destination)}));
 }
 

@@ -37,6 +37,9 @@ void add_layer(const Placement& placement, std::size_t index, Plan& plan) {
   layer.gradient_tier = layer.update_on_device ? Tier::device : placement.gradients_on_nvme[index] ? Tier::nvme : Tier::host;
   layer.gradient_dtype = layer.square_sums_on_host ? DType::f32 : request.wire;
   layer.gradient_buffer = -1;
+  // Every block's input leaves but the last one's, whose backward follows at once.
+  layer.activation_tier = index + 3 < request.layers.size() ? tier_of(request.offload_activations) : Tier::device;
+  layer.activation_buffer = -1;
   layer.first_tile = static_cast<int>(plan.tiles.size());
   // Every tile, and so the frozen part, starts on a page; the last of each is padded to one.
   std::int64_t bytes = layer.num_elements * width;
@@ -105,8 +108,8 @@ void add_gradient_home(Plan& plan, std::size_t l) {
 }
 
 void add_activation_home(Plan& plan, std::size_t l) {
-  if (!saves_activation(plan.request, l) || plan.request.offload_activations != OffloadDevice::nvme) return;
   LayerPlan& layer = plan.layers[l];
+  if (layer.activation_tier != Tier::nvme) return;
   const std::int64_t bytes = round_up(activation_bytes(plan.request), 4096);
   layer.activation_buffer = add_persistent(plan, fmt::format("saved output of {}", layer.name), Tier::nvme, Owner::activations, bytes);
   add_extent(plan, fmt::format("output of {}", layer.name), layer.activation_buffer, 0, bytes);

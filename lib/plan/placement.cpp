@@ -6,8 +6,6 @@
 
 namespace spillway {
 
-namespace {
-
 Tier tier_of(OffloadDevice device) {
   switch (device) {
     case OffloadDevice::none: return Tier::device;
@@ -16,6 +14,8 @@ Tier tier_of(OffloadDevice device) {
   }
   return Tier::device;
 }
+
+namespace {
 
 Tier one_higher(Tier tier) { return tier == Tier::nvme ? Tier::host : Tier::device; }
 

@@ -8,6 +8,8 @@
 
 namespace spillway {
 
+Tier tier_of(OffloadDevice device);
+
 struct TileRange {
   int layer;
   ElementRange elements;  // of the layer's flat buffer

@@ -30,7 +30,9 @@ Json layers_json(const Plan& plan) {
                       {"elements", layer.num_elements},
                       {"weights", name_of(layer.weights_tier)},
                       {"update_on", layer.update_on_device ? "device" : "host"},
-                      {"gradient_dtype", name_of(layer.gradient_dtype)}});
+                      {"gradient", name_of(layer.gradient_tier)},
+                      {"gradient_dtype", name_of(layer.gradient_dtype)},
+                      {"activation", name_of(layer.activation_tier)}});
   }
   return layers;
 }

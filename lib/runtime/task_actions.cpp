@@ -108,7 +108,7 @@ void PlanActions::take_snapshot(const Task& task) {
 int PlanActions::start_transfers(const Task& task, SwapChannel& channel, std::uint64_t tag) {
   memory_.note_use(task);
   if (skips(task)) return 0;
-  const bool writes = task.lane == Lane::nvme_write;
+  const bool writes = writes_nvme(task.kind);
   const Access& home = *find_access(task, writes ? Role::destination : Role::source);
   std::byte* here = pointer<std::byte>(task, writes ? Role::source : Role::destination);
   const std::span<const int> extents = extents_.within(home);

@@ -32,7 +32,7 @@ Transfer transfer_of(const Plan& plan, const Task& task) {
   Transfer transfer;
   for (const Access& access : task.accesses) {
     if (on_nvme(plan, access)) transfer.nvme = &access;
-    if (access.role == (task.lane != Lane::nvme_write ? Role::destination : Role::source)) transfer.host = &access;
+    if (access.role == (writes_nvme(task.kind) ? Role::source : Role::destination)) transfer.host = &access;
   }
   return transfer;
 }
@@ -185,8 +185,7 @@ int DataFlow::start_transfers(const Task& task, SwapChannel& channel, std::uint6
   std::byte* const host = memory.bytes(plan_, *transfer.host).data();
   int started = 0;
   for_each_extent(plan_, *transfer.nvme, [&](int extent, std::int64_t at) {
-    if (task.lane != Lane::nvme_write) channel.read(extent, host + at, tag);
-    if (task.lane == Lane::nvme_write) channel.write(extent, host + at, tag);
+    writes_nvme(task.kind) ? channel.write(extent, host + at, tag) : channel.read(extent, host + at, tag);
     ++started;
   });
   return started;
@@ -202,8 +201,7 @@ void DataFlow::play_in_order(ProgramId program) {
     const Transfer transfer = transfer_of(plan_, task);
     const std::span<std::byte> nvme = memory.bytes(plan_, *transfer.nvme), host = memory.bytes(plan_, *transfer.host);
     const std::size_t bytes = std::min(nvme.size(), host.size());
-    if (task.lane != Lane::nvme_write) std::memcpy(host.data(), nvme.data(), bytes);
-    if (task.lane == Lane::nvme_write) std::memcpy(nvme.data(), host.data(), bytes);
+    writes_nvme(task.kind) ? std::memcpy(nvme.data(), host.data(), bytes) : std::memcpy(host.data(), nvme.data(), bytes);
   }
 }
 
