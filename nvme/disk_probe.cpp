@@ -14,14 +14,12 @@
 #include <random>
 #include <thread>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "base/text.h"
-#include "base/unnamed_file.h"
 #include "errno_text.h"
 #include "spillway/error.h"
+#include "swap_file.h"
 
 namespace spillway {
 
@@ -39,33 +37,13 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
                             folder, what, errno_text(error)));
 }
 
-// Preallocated like a swap file, whose rates these are to be.
-class ScratchFile {
- public:
-  ScratchFile(const std::string& folder, std::int64_t bytes) : fd_(open_unnamed_file(folder)) {
-    if (fd_ < 0) throw_failure(folder, "make a scratch file", -fd_);
-    int error = 0;
-    do {
-      error = posix_fallocate(fd_, 0, bytes);
-    } while (error == EINTR);
-    if (error != 0) {
-      close(fd_);
-      throw_failure(folder, "allocate " + human_bytes(bytes), error);
-    }
-    const int flags = fcntl(fd_, F_GETFL);
-    buffered_ = flags < 0 || fcntl(fd_, F_SETFL, flags | O_DIRECT) != 0;
-  }
-  ~ScratchFile() { close(fd_); }
-  ScratchFile(const ScratchFile&) = delete;
-  ScratchFile& operator=(const ScratchFile&) = delete;
-
-  int fd() const { return fd_; }
-  bool buffered() const { return buffered_; }
-
- private:
-  int fd_;
-  bool buffered_ = false;
-};
+// As much of a swap file, whose rates these are to be, as leaves room for what the disk is for: file systems give space back late.
+SwapFile scratch_file(const std::string& folder, std::int64_t bytes, std::int64_t block_bytes) {
+  SwapFile file(folder);
+  const std::int64_t blocks = std::max<std::int64_t>(2, std::min(bytes, file.free_bytes_now() / 4) / block_bytes);
+  file.allocate(blocks * block_bytes);
+  return file;
+}
 
 // Noise, the same in every MiB: some disks compress, and some file systems keep no zeros.
 class Buffers {
@@ -89,11 +67,11 @@ class Buffers {
   std::unique_ptr<std::byte, Free> data_;
 };
 
-// Its memory is not registered: for so short a life that costs more than it saves, and a user with little locked memory would be
-// warned of something that the run itself need not meet.
-IoEngineOptions owned_by_probe(IoEngineOptions options, int fd) {
+// Nothing is registered: for so short a life that costs more than it saves, a user with little locked memory would be warned of
+// something that the run itself need not meet, and a ring may keep a file, and its room, a while after its end.
+IoEngineOptions owned_by_probe(IoEngineOptions options) {
   options.memory = {};
-  options.files = {fd};
+  options.files = {};
   options.one_thread = true;
   return options;
 }
@@ -104,10 +82,10 @@ class Probe {
       : folder_(folder),
         block_bytes_(options.block_bytes),
         seconds_(options.seconds_per_rate),
-        blocks_(std::max<std::int64_t>(2, (options.file_bytes + block_bytes_ - 1) / block_bytes_)),
-        file_(folder, blocks_ * block_bytes_),
+        file_(scratch_file(folder, options.file_bytes, block_bytes_)),
+        blocks_(file_.bytes() / block_bytes_),
         buffers_(std::max(0, options.engine.depth) * block_bytes_),
-        engine_(make_io_engine(owned_by_probe(options.engine, file_.fd()))) {
+        engine_(make_io_engine(owned_by_probe(options.engine))) {
     for (int i = 0; i < options.engine.depth; ++i) free_.push_back(static_cast<std::uint64_t>(i));
     results_.resize(free_.size());
   }
@@ -186,8 +164,8 @@ class Probe {
   const std::string& folder_;
   const std::int64_t block_bytes_;
   const double seconds_;
+  SwapFile file_;
   std::int64_t blocks_;  // of the file, that have been written
-  ScratchFile file_;
   Buffers buffers_;
   std::unique_ptr<IoEngine> engine_;  // after what it refers to
   std::vector<std::uint64_t> free_;

@@ -34,7 +34,7 @@ void warn_of_files(std::size_t count, int error) {
 
 }  // namespace
 
-RegisteredMemory::RegisteredMemory(io_uring* ring, std::span<std::byte> memory) {
+RegisteredMemory::RegisteredMemory(io_uring* ring, std::span<std::byte> memory) : ring_(ring) {
   if (memory.empty()) return;
   std::vector<iovec> pieces;
   for (std::size_t offset = 0; offset < memory.size(); offset += kPieceBytes)
@@ -47,6 +47,10 @@ RegisteredMemory::RegisteredMemory(io_uring* ring, std::span<std::byte> memory) 
   }
 }
 
+RegisteredMemory::~RegisteredMemory() {
+  if (!memory_.empty()) io_uring_unregister_buffers(ring_);
+}
+
 int RegisteredMemory::piece_of(const std::byte* data, std::int64_t bytes) const {
   if (data < memory_.data() || data + bytes > memory_.data() + memory_.size()) return -1;
   const auto first = static_cast<std::size_t>(data - memory_.data());
@@ -54,7 +58,7 @@ int RegisteredMemory::piece_of(const std::byte* data, std::int64_t bytes) const 
   return first + static_cast<std::size_t>(bytes) <= (piece + 1) * kPieceBytes ? static_cast<int>(piece) : -1;
 }
 
-RegisteredFiles::RegisteredFiles(io_uring* ring, const std::vector<int>& files) {
+RegisteredFiles::RegisteredFiles(io_uring* ring, const std::vector<int>& files) : ring_(ring) {
   if (files.empty()) return;
   const int error = -io_uring_register_files(ring, files.data(), static_cast<unsigned>(files.size()));
   if (error == 0) {
@@ -62,6 +66,10 @@ RegisteredFiles::RegisteredFiles(io_uring* ring, const std::vector<int>& files) 
   } else {
     warn_of_files(files.size(), error);
   }
+}
+
+RegisteredFiles::~RegisteredFiles() {
+  if (!files_.empty()) io_uring_unregister_files(ring_);
 }
 
 int RegisteredFiles::place_of(int fd) const {

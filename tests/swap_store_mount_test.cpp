@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "spillway/disk_probe.h"
 #include "support/mounted_folder.h"
 #include "support/swap_harness.h"
 
@@ -65,6 +66,17 @@ INSTANTIATE_TEST_SUITE_P(FileSystem, SwapStoreOnDisk,
                          ::testing::Values(Disk{"tmpfs", 512}, Disk{"ext4", 512}, Disk{"ext4", 4096}, Disk{"xfs", 512}, Disk{"xfs", 4096},
                                            Disk{"btrfs", 512}, Disk{"btrfs", 4096}),
                          [](const auto& info) { return info.param.file_system + "_" + std::to_string(info.param.sector_bytes); });
+
+TEST_P(SwapStoreOnDisk, AProbeLeavesRoomForWhatTheDiskIsFor) {
+  DiskProbeOptions options;
+  options.engine.depth = 4;
+  options.block_bytes = 64 << 10;
+  options.file_bytes = std::int64_t{1} << 40;
+  options.seconds_per_rate = 0.01;
+  EXPECT_GT(probe_disk(folder_.path(), options).mixed_bytes, 0.0);
+  const std::int64_t most = free_bytes(folder_.path()) / 2;
+  EXPECT_NO_THROW(make_swap_store(store_options(folder_.path(), {most / 4096 * 4096})));
+}
 
 TEST_P(SwapStoreOnDisk, KeepsItsDataThroughEveryEngine) {
   const std::vector<std::int64_t> sizes = {4096, 3 * 4096, kMiB + 4096, 3 * kMiB};

@@ -24,7 +24,7 @@ struct DiskRates {
 struct DiskProbeOptions {
   IoEngineOptions engine;                 // name, depth and the two kinds of polling; the probe fills in the rest
   std::int64_t block_bytes = 1 << 20;     // a multiple of 4096
-  std::int64_t file_bytes = 64 << 20;     // of the scratch file; rounded up to at least two blocks
+  std::int64_t file_bytes = 64 << 20;     // of the scratch file: at least two blocks, else at most a quarter of what is free
   double seconds_per_rate = 0.1;          // each of the three rates is measured for so long; the two latencies take less
 };
 
