@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "support/aligned_buffer.h"
@@ -78,6 +79,29 @@ TEST(IoUringEngine, GoesOnWithoutRegistrationWhereTheKernelRefusesIt) {
   EXPECT_EQ(run(*engine, {IoOp::read, file.fd(), 0, data, kPage, 2}).bytes, kPage);
   EXPECT_EQ(data[kPage - 1], std::byte{7});
   munmap(reserved, 2 * kPage);
+}
+
+// As users of most machines are: no privileges, and a limit on locked memory that is lower than what is to be registered.
+TEST(IoUringEngineDeathTest, GivesTheSameToAUserWithALowLimitOnLockedMemory) {
+  if (usable_io_engine() != "io_uring") GTEST_SKIP() << "no io_uring here";
+  constexpr std::int64_t kBytes = 16 << 20;
+  const ScratchFile file;
+  AlignedBuffer memory(kBytes), expected(kBytes / 2);
+  memory.fill(4);
+  std::copy(memory.data(), memory.data() + kBytes / 2, expected.data());
+  const auto check = [&] {
+    const rlimit limit = {8 << 20, 8 << 20};
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) _exit(2);
+    if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) _exit(3);  // nobody, without capabilities
+    for (int i = 0; i < 2; ++i) {
+      const auto engine = make_io_engine({.name = "io_uring", .depth = 4, .memory = memory.span(), .one_thread = true});
+      if (run(*engine, {IoOp::write, file.fd(), 0, memory.data(), kBytes / 2, 1}).bytes != kBytes / 2) _exit(4);
+      if (run(*engine, {IoOp::read, file.fd(), 0, memory.data() + kBytes / 2, kBytes / 2, 2}).bytes != kBytes / 2) _exit(5);
+      if (std::memcmp(expected.data(), memory.data() + kBytes / 2, static_cast<std::size_t>(kBytes / 2)) != 0) _exit(6);
+    }
+    _exit(0);
+  };
+  EXPECT_EXIT(check(), ::testing::ExitedWithCode(0), "^warning: \\[nvme\\] io_uring: register 16.0 MiB of memory: Cannot allocate memory;[^\n]*now 8.0 MiB[^\n]*\n$");
 }
 
 TEST_P(IoEngineRegistrationTest, MovesToAndFromRegisteredFilesAndOthers) {
