@@ -95,6 +95,27 @@ TEST(Simulate, StepsChainWithoutABarrier) {
   EXPECT_LT(chained_s, barred_s - 0.4 * optimizer_s);
 }
 
+// Activations have places on the host that the optimizer's last tiles do not have, and do not queue behind them.
+TEST(Simulate, ActivationsLeaveWhileTheStepBeforeIsUpdated) {
+  PlanRequest request = testing::small_request();
+  request.layers.insert(request.layers.begin() + 1, 20, request.layers[1]);
+  request.offload_optimizer = OffloadDevice::nvme;
+  request.offload_param = OffloadDevice::cpu;
+  MachineRates rates = separate_resources();
+  rates.task_overhead_s = rates.nvme_latency_s = 0.0;
+  rates.nvme_read_bytes = rates.nvme_write_bytes = rates.nvme_mixed_bytes = 1e9;
+  rates.matmul_flops = 1e6 / 1e-3;  // a forward takes a millisecond, as a block's state does to come
+  const auto step_s = [&](OffloadDevice device) {
+    request.offload_activations = device;
+    const Plan plan = build_plan(request);
+    return simulate(plan.step, task_seconds(plan, plan.step, rates), rates).step_s;
+  };
+  const double kept_s = step_s(OffloadDevice::none);
+  EXPECT_LT(step_s(OffloadDevice::cpu), kept_s * 1.01);
+  // 16 KiB a block, twice.
+  EXPECT_LT(step_s(OffloadDevice::nvme), kept_s * 1.01 + 20 * 2 * 16384 / 1e9);
+}
+
 // Collectives that take less time than the backward pass of a layer are hidden under it, but for those of the first and
 // last layers: no memory of an exchange may be handed to whoever computes next.
 TEST(Simulate, CollectivesRunUnderCompute) {
