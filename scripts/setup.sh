@@ -6,7 +6,7 @@ set -euo pipefail
 build_packages=(g++ meson ninja-build pkg-config ccache python3 libtbb-dev libtbbbind-2-5 libxsimd-dev nlohmann-json3-dev
   liburing-dev libaio-dev libopenblas-dev libcli11-dev libxxhash-dev libfmt-dev libopenmpi-dev openmpi-bin)
 # The second line is for tests of code of other processors: compiled and run on this one.
-test_packages=(libgtest-dev libgmock-dev e2fsprogs mount util-linux
+test_packages=(libgtest-dev libgmock-dev e2fsprogs xfsprogs btrfs-progs mount util-linux
   g++-aarch64-linux-gnu googletest qemu-user)
 demo_packages=(bible-kjv bible-kjv-text)
 bench_packages=(fio)
