@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "memory/process_memory.h"
 #include "report/console.h"
+#include "runtime/critical_path.h"
 #include "spillway/error.h"
 
 namespace spillway::app {
@@ -146,6 +147,7 @@ void RunReport::start(Engine& engine, std::int64_t steps_before) {
   print(fmt::format("predicted step {:.0f} ms, bound by {}; plan {} of {} tasks\n", predicted.step_s * 1e3, name_of(predicted.binding),
                     hex64(plan().hash), plan().step.tasks.size()));
   write_metrics(start_record());
+  nvme_.start(engine.store());
   rss_peak_before_ = peak_resident_bytes();
   restart_peak_resident();
   rss_at_start_ = resident_bytes();
@@ -174,7 +176,7 @@ StartRecord RunReport::start_record() const {
   return start;
 }
 
-StepRecord RunReport::record_of(const StepResult& result, double data_ms) const {
+StepRecord RunReport::record_of(const StepResult& result, double data_ms) {
   StepRecord record;
   record.step = result.step;
   record.loss = result.verdict.loss;
@@ -192,6 +194,8 @@ StepRecord RunReport::record_of(const StepResult& result, double data_ms) const 
     record.lanes.push_back({std::string(name_of(static_cast<Lane>(lane))), last_busy_ms_[static_cast<std::size_t>(lane)]});
   }
   record.peak = peaks_of(*engine_);
+  record.nvme_paths = nvme_.since_last_look();
+  record.nvme_wait_ms = nvme_.last_wait_ms();
   return record;
 }
 
@@ -201,6 +205,7 @@ void RunReport::note_times() {
   if (!times) return;
   ++timed_steps_;
   last_busy_ms_ = times->busy_ms;
+  nvme_.note_step(plan().step, times->tasks);
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     busy_ms_[lane] += times->busy_ms[lane];
     unprinted_busy_ms_[lane] += times->busy_ms[lane];
@@ -340,6 +345,9 @@ Summary RunReport::summary(std::uint64_t state_hash, const std::vector<RankRecor
   for (const Task& task : plan().step.tasks) {
     if (is_nvme(task.lane)) (writes_nvme(task.kind) ? summary.nvme_write_bytes_per_step : summary.nvme_read_bytes_per_step) += static_cast<double>(task.bytes);
   }
+  summary.nvme_wait_ms_per_step = nvme_.wait_ms_per_step();
+  summary.predicted_nvme_wait_ms = 1e3 * nvme_wait(engine_->prediction().critical_s);
+  summary.nvme_paths = nvme_.of_all_steps();
   summary.config_effective = config_.effective_json;
   return summary;
 }
@@ -365,7 +373,10 @@ std::vector<OutputFile> RunReport::write_files(const Summary& summary) {
   return files;
 }
 
-void RunReport::steps_ended() { rss_peak_in_steps_ = peak_resident_bytes(); }
+void RunReport::steps_ended() {
+  rss_peak_in_steps_ = peak_resident_bytes();
+  nvme_.steps_ended();
+}
 
 void RunReport::finish(int signal, std::uint64_t state_hash, const std::vector<RankRecord>& ranks) {
   note_times();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "app/nvme_report.h"
 #include "app/options.h"
 #include "checkpoint/session.h"
 #include "report/console.h"
@@ -52,7 +53,7 @@ class RunReport {
   void finish(int signal, std::uint64_t state_hash, const std::vector<RankRecord>& ranks);
 
  private:
-  StepRecord record_of(const StepResult& result, double data_ms) const;
+  StepRecord record_of(const StepResult& result, double data_ms);
   StartRecord start_record() const;
   void note_times();
   void note_device_use();
@@ -81,6 +82,7 @@ class RunReport {
   std::int64_t steps_before_ = 0;
   std::vector<SaveRecord> saves_;
   std::int64_t traced_tasks_ = 0;
+  NvmeReport nvme_;
   std::int64_t timed_steps_ = 0;
   std::array<double, kLanes> busy_ms_{};  // sum over timed steps
   std::array<double, kLanes> last_busy_ms_{};

@@ -78,6 +78,15 @@ class Train(cli.CliTest):
         self.assertGreater(summary["nvme"]["read_bytes_per_step"], 12 * summary["params"])
         self.assertGreater(summary["nvme"]["write_bytes_per_step"], 14 * summary["params"])
         self.assertLess(summary["nvme"]["write_bytes_per_step"], 15 * summary["params"])
+        (path,) = summary["nvme"]["paths"]
+        self.assertEqual(path["write_bytes"], 10 * summary["nvme"]["write_bytes_per_step"])
+        self.assertGreaterEqual(path["read_bytes"], 10 * summary["nvme"]["read_bytes_per_step"])  # and what evaluations read
+        self.assertGreater(path["file_bytes"], summary["peak"]["nvme"]["used"])
+        self.assertEqual(path["checksum_failures"], 0)
+        for latency in (path["reads"], path["writes"]):
+            self.assertGreater(latency["requests"], 0)
+            self.assertTrue(0 < latency["p50_ms"] <= latency["p99_ms"] <= latency["max_ms"], latency)
+        self.assertGreaterEqual(summary["nvme"]["wait_ms_per_step"], 0)
         self.assertEqual(summary["config_effective"]["train_batch_size"], 4)
         self.assertLessEqual(summary["rss_at_start"], summary["rss_peak_in_steps"])
         self.assertLessEqual(summary["rss_peak_in_steps"], summary["rss_peak"])
@@ -91,7 +100,12 @@ class Train(cli.CliTest):
         self.assertEqual((steps[0]["loss"], steps[-1]["loss"]), (summary["loss_first"], summary["loss_last"]))
         self.assertEqual([r["step"] for r in records if r["record"] == "eval"], [4, 8, 10])
         self.assertEqual(list(steps[-1]["lanes_busy_ms"]), LANES)
-        self.assertEqual(steps[0]["lanes_busy_ms"], {}, "no step's times are known yet")
+        self.assertEqual((steps[0]["lanes_busy_ms"], steps[0]["nvme_wait_ms"]), ({}, 0), "no step's times are known yet")
+        self.assertTrue(all(step["nvme_wait_ms"] > 0 for step in steps[1:]), "a step ends with a write")
+        (total,) = summary["nvme"]["paths"]
+        for direction in ("read_bytes", "write_bytes"):
+            moved = sum(step["nvme_paths"][0][direction] for step in steps)
+            self.assertTrue(0 < moved <= total[direction], direction)
 
     def test_trace_is_a_chrome_trace_with_one_row_a_lane(self):
         self.run_into_out()

@@ -38,14 +38,14 @@ TEST(CriticalPath, OfAChainIsAllOfIt) {
   EXPECT_DOUBLE_EQ(on(path, Lane::nvme_read), 4.0);
   EXPECT_DOUBLE_EQ(on(path, Lane::cpu), 6.0);
   EXPECT_DOUBLE_EQ(on(path, Lane::nvme_write), 3.0);
-  EXPECT_DOUBLE_EQ(nvme_wait_ms(path), 7.0);
+  EXPECT_DOUBLE_EQ(nvme_wait(path), 7.0);
 }
 
 // The read is done long before the computation that ends with it: nothing waited for it.
 TEST(CriticalPath, LeavesOutWhatIsHiddenBehindAnotherLane) {
   const Program program{{task_on(Lane::nvme_read, {}), task_on(Lane::compute, {}), task_on(Lane::cpu, {{0, false}, {1, false}})}};
   const auto path = critical_path_ms(program, times_ms({{0, 5}, {0, 9}, {9, 12}}), 0);
-  EXPECT_DOUBLE_EQ(nvme_wait_ms(path), 0.0);
+  EXPECT_DOUBLE_EQ(nvme_wait(path), 0.0);
   EXPECT_DOUBLE_EQ(on(path, Lane::compute), 9.0);
   EXPECT_DOUBLE_EQ(on(path, Lane::cpu), 3.0);
 }
@@ -64,17 +64,17 @@ TEST(CriticalPath, BeginsWhereTheStepBeforeEnded) {
   const auto path = critical_path_ms(program, times_ms({{3, 13}, {13, 15}}), 10 * kMs);
   EXPECT_DOUBLE_EQ(on(path, Lane::nvme_fetch), 3.0);
   EXPECT_DOUBLE_EQ(on(path, Lane::compute), 2.0);
-  EXPECT_DOUBLE_EQ(nvme_wait_ms(critical_path_ms(program, times_ms({{3, 9}, {9, 15}}), 10 * kMs)), 0.0);
+  EXPECT_DOUBLE_EQ(nvme_wait(critical_path_ms(program, times_ms({{3, 9}, {9, 15}}), 10 * kMs)), 0.0);
 }
 
 TEST(CriticalPath, CountsNoGaps) {
   const Program program{{task_on(Lane::nvme_read, {}), task_on(Lane::cpu, {{0, false}})}};
   const auto path = critical_path_ms(program, times_ms({{0, 4}, {7, 9}}), 0);
-  EXPECT_DOUBLE_EQ(nvme_wait_ms(path), 4.0);
+  EXPECT_DOUBLE_EQ(nvme_wait(path), 4.0);
   EXPECT_DOUBLE_EQ(on(path, Lane::cpu), 2.0);
 }
 
-TEST(CriticalPath, OfNothingIsNothing) { EXPECT_EQ(nvme_wait_ms(critical_path_ms({}, {}, 0)), 0.0); }
+TEST(CriticalPath, OfNothingIsNothing) { EXPECT_EQ(nvme_wait(critical_path_ms({}, {}, 0)), 0.0); }
 
 // Played on paper, a step has the path that simulate() gives it.
 TEST(CriticalPath, IsThatOfTheSimulation) {

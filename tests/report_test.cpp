@@ -165,7 +165,7 @@ TEST_F(MetricsTest, WritesOneObjectPerRecord) {
       Json::parse(R"({"record": "step", "step": 1, "loss": 5.5, "learning_rate": 3e-4, "gradient_norm": 1.25,
       "loss_scale": 65536.0, "skipped": true, "tokens_per_s": 1000.0, "samples_per_s": 4.0, "step_ms": 20.0,
       "predicted_step_ms": 19.0, "data_ms": 0.5, "lanes_busy_ms": {"compute": 15.0, "nvme_read": 7.5},
-      "peak_bytes": {"device": 4, "host": 5, "nvme": 6}})"));
+      "nvme_wait_ms": 0.0, "nvme_paths": [], "peak_bytes": {"device": 4, "host": 5, "nvme": 6}})"));
   EXPECT_EQ(lines[2],
             Json::parse(R"({"record": "eval", "step": 1, "loss": 5.25, "tokens": 640, "eval_ms": 3.0})"));
 }
@@ -371,7 +371,7 @@ TEST_F(SummaryTest, HoldsEveryFieldWithTheConfigurationNested) {
       "peak": {"device": {"used": 20, "budget": 24}, "host": {"used": 40, "budget": 48}, "nvme": {"used": 128, "budget": null}},
       "rss_at_start": 98, "rss_peak_in_steps": 99, "rss_peak": 100,
       "driver": {"utilization": 0.75, "used_bytes_peak": 4096}, "lanes": {"cpu": {"busy_ms_per_step": 12.5}},
-      "nvme": {"read_bytes_per_step": 120.0, "write_bytes_per_step": 60.0},
+      "nvme": {"read_bytes_per_step": 120.0, "write_bytes_per_step": 60.0, "wait_ms_per_step": 0.0, "predicted_wait_ms_per_step": 0.0, "paths": []},
       "world_size": 1, "first_step": 1,
       "ranks": [{"rank": 1, "host": "node", "peak_bytes": {"device": 1, "host": 2, "nvme": 3},
                  "planned_bytes": {"device": 4, "host": 5, "nvme": 6}, "rss_peak": 7, "sent_bytes": 8}],

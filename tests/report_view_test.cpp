@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "report/console.h"
@@ -186,6 +187,31 @@ TEST(Console, ClosingTextNamesTheOutcomeAndTheFiles) {
             "nvme         peak 128.0 MiB\n"
             "state hash   0123456789abcdef\n"
             "loss curve   out/loss.svg\n");
+}
+
+TEST(Console, ClosingTextHasALineForEachPathOfTheNvmeTier) {
+  Summary summary;
+  SwapPathHealth path;
+  path.folder = "/mnt/a";
+  path.file_system = "xfs";
+  path.engine = "libaio";
+  path.depth = 16;
+  path.read_bytes = 3'000'000'000;
+  path.write_bytes = 1'000'000'000;
+  path.busy_s = 2.0;
+  path.read_latency = {1000, 0.5e-3, 12e-3, 20e-3};
+  summary.nvme_paths = {path, path};
+  summary.nvme_paths[1].folder = "/mnt/b";
+  summary.nvme_paths[1].buffered = true;
+  summary.nvme_paths[1].checksum_failures = 2;
+  summary.nvme_wait_ms_per_step = 12.0;
+  summary.predicted_nvme_wait_ms = 9.0;
+  EXPECT_THAT(closing_text(summary, {}),
+              ::testing::HasSubstr("nvme         peak 0 B\n"
+                                   "             /mnt/a: 2000 MB/s, reads 0.5 ms (12 ms at the 99th percentile), writes none; xfs, libaio, depth 16\n"
+                                   "             /mnt/b: 2000 MB/s, reads 0.5 ms (12 ms at the 99th percentile), writes none; xfs, libaio, depth 16, through the "
+                                   "page cache; 2 CHECKSUM FAILURES\n"
+                                   "             a step waited 12 ms for it (predicted 9.0 ms)\n"));
 }
 
 }  // namespace

@@ -47,6 +47,47 @@ TEST(LatencyHistogram, TakesTheExtremesAndNothing) {
   EXPECT_EQ(histogram.summary().p50_s, 0.0);
 }
 
+TEST(SwapPathHealth, SinceAnotherLookIsWhatHappenedThen) {
+  LatencyHistogram reads, writes;
+  for (int i = 0; i < 100; ++i) reads.add(1'000'000);
+  writes.add(5'000'000);
+  SwapPathHealth before;
+  before.folder = "a";
+  before.depth = 4;
+  before.read_bytes = 100;
+  before.write_bytes = 10;
+  before.busy_s = 2.0;
+  before.retries = 3;
+  before.read_latency = reads.summary();
+  before.write_latency = writes.summary();
+  for (int i = 0; i < 10; ++i) reads.add(20'000);
+  writes.add(7'000'000);
+  SwapPathHealth now = before;
+  now.read_bytes = 160;
+  now.write_bytes = 30;
+  now.busy_s = 2.5;
+  now.retries = 4;
+  now.checksum_failures = 1;
+  now.read_latency = reads.summary();
+  now.write_latency = writes.summary();
+  const SwapPathHealth between = since(before, now);
+  EXPECT_EQ(between.folder, "a");
+  EXPECT_EQ(between.depth, 4);
+  EXPECT_EQ(between.read_bytes, 60);
+  EXPECT_EQ(between.write_bytes, 20);
+  EXPECT_DOUBLE_EQ(between.busy_s, 0.5);
+  EXPECT_DOUBLE_EQ(between.bytes_per_s(), 160.0);
+  EXPECT_EQ(between.retries, 1);
+  EXPECT_EQ(between.checksum_failures, 1);
+  EXPECT_EQ(between.read_latency.count, 10);
+  for (const double seconds : {between.read_latency.p50_s, between.read_latency.p99_s, between.read_latency.max_s}) EXPECT_NEAR(seconds, 20e-6, 0.06 * 20e-6);
+  EXPECT_EQ(between.write_latency.count, 1);
+  EXPECT_DOUBLE_EQ(between.write_latency.max_s, 7e-3) << "the longest of all is known exactly";
+  EXPECT_EQ(since(now, now).read_latency.count, 0);
+  EXPECT_EQ(since(now, now).read_latency.max_s, 0.0);
+  EXPECT_EQ(since(now, now).bytes_per_s(), 0.0);
+}
+
 TEST(LatencyHistogram, LosesNothingThatSeveralThreadsAdd) {
   LatencyHistogram histogram;
   std::vector<std::thread> threads;

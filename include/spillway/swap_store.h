@@ -91,9 +91,10 @@ struct IoLatency {
   double p50_s = 0.0;  // percentiles within 6 %: a histogram of logarithmic bins
   double p99_s = 0.0;
   double max_s = 0.0;
+  std::vector<std::int64_t> bins = {};  // what the percentiles are read from, for since()
 };
 
-// One path, since the store was made.
+// One path, since the store was made, or since another look at it.
 struct SwapPathHealth {
   std::string folder;
   std::string file_system;         // "ext4"
@@ -112,6 +113,10 @@ struct SwapPathHealth {
 
   double bytes_per_s() const { return busy_s > 0.0 ? static_cast<double>(read_bytes + write_bytes) / busy_s : 0.0; }
 };
+
+// What happened on a path between two looks at it: `before`, then `now`. The longest latency is within 6 %, too, unless it
+// is the longest of all.
+SwapPathHealth since(const SwapPathHealth& before, const SwapPathHealth& now);
 
 class SwapStore {
  public:

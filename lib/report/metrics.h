@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "spillway/swap_store.h"
+
 namespace spillway {
 
 // Bytes by tier.
@@ -56,6 +58,8 @@ struct StepRecord {
   double data_ms = 0.0;              // loading and copying of this step's samples
   std::vector<LaneTime> lanes = {};  // busy in the step before, whose last task has ended by now; empty in the first
   TierBytes peak = {};               // so far
+  std::vector<SwapPathHealth> nvme_paths = {};  // since the record before
+  double nvme_wait_ms = 0.0;         // of the step that `lanes` is about, how long it waited for these
 };
 
 struct EvalRecord {

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "report/path_use.h"
+
 namespace spillway {
 
 namespace {
@@ -67,6 +69,8 @@ void MetricsWriter::write(const StartRecord& r) {
 void MetricsWriter::write(const StepRecord& r) {
   Json busy = Json::object();
   for (const LaneTime& lane : r.lanes) busy[lane.lane] = lane.busy_ms;
+  Json paths = Json::array();
+  for (const SwapPathHealth& path : r.nvme_paths) paths.push_back(Json::parse(to_text(path, false)));
   file_.append(one_line({
       {"record", "step"},
       {"step", r.step},
@@ -81,6 +85,8 @@ void MetricsWriter::write(const StepRecord& r) {
       {"predicted_step_ms", r.predicted_step_ms},
       {"data_ms", r.data_ms},
       {"lanes_busy_ms", busy},
+      {"nvme_wait_ms", r.nvme_wait_ms},
+      {"nvme_paths", paths},
       {"peak_bytes", to_json(r.peak)},
   }));
 }

@@ -44,6 +44,9 @@ struct Summary {
   std::vector<LaneTime> lanes = {};  // busy_ms per step
   double nvme_read_bytes_per_step = 0.0;
   double nvme_write_bytes_per_step = 0.0;
+  double nvme_wait_ms_per_step = 0.0;            // mean over steps of what they waited for NVMe
+  double predicted_nvme_wait_ms = 0.0;
+  std::vector<SwapPathHealth> nvme_paths = {};   // over all steps
   std::vector<RankRecord> ranks = {};
   std::vector<SaveRecord> saves = {};
   std::string config_effective = {};  // JSON

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report/file_output.h"
+#include "report/path_use.h"
 #include "report/rank_record.h"
 #include "report/summary.h"
 
@@ -22,6 +23,8 @@ Json to_json(const TierPeak& peak) { return {{"used", peak.used}, {"budget", or_
 std::string summary_json(const Summary& s) {
   Json lanes = Json::object();
   for (const LaneTime& lane : s.lanes) lanes[lane.lane] = {{"busy_ms_per_step", lane.busy_ms}};
+  Json paths = Json::array();
+  for (const SwapPathHealth& path : s.nvme_paths) paths.push_back(Json::parse(to_text(path, true)));
   Json ranks = Json::array(), saves = Json::array();
   for (const RankRecord& rank : s.ranks) ranks.push_back(Json::parse(to_text(rank)));
   for (const SaveRecord& save : s.saves) {
@@ -52,7 +55,10 @@ std::string summary_json(const Summary& s) {
       {"lanes", lanes},
       {"nvme",
        {{"read_bytes_per_step", s.nvme_read_bytes_per_step},
-        {"write_bytes_per_step", s.nvme_write_bytes_per_step}}},
+        {"write_bytes_per_step", s.nvme_write_bytes_per_step},
+        {"wait_ms_per_step", s.nvme_wait_ms_per_step},
+        {"predicted_wait_ms_per_step", s.predicted_nvme_wait_ms},
+        {"paths", paths}}},
       {"ranks", ranks},
       {"saves", saves},
       {"config_effective", s.config_effective.empty() ? Json::object() : Json::parse(s.config_effective)},

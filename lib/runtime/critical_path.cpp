@@ -45,10 +45,10 @@ std::array<double, kLanes> critical_path_ms(const Program& program, std::span<co
   return critical;
 }
 
-double nvme_wait_ms(const std::array<double, kLanes>& critical_ms) {
+double nvme_wait(const std::array<double, kLanes>& critical) {
   double sum = 0.0;
   for (int lane = 0; lane < kLanes; ++lane) {
-    if (is_nvme(static_cast<Lane>(lane))) sum += critical_ms[static_cast<std::size_t>(lane)];
+    if (is_nvme(static_cast<Lane>(lane))) sum += critical[static_cast<std::size_t>(lane)];
   }
   return sum;
 }

@@ -16,7 +16,7 @@ namespace spillway {
 // up, or something outside the plan) is on no lane. `times` are by index into program.tasks, of one run.
 std::array<double, kLanes> critical_path_ms(const Program& program, std::span<const TaskTime> times, std::int64_t begin_ns);
 
-// Of these, what the step waited for NVMe.
-double nvme_wait_ms(const std::array<double, kLanes>& critical_ms);
+// Of a critical path, in whatever unit, what the step waited for NVMe.
+double nvme_wait(const std::array<double, kLanes>& critical);
 
 }  // namespace spillway
