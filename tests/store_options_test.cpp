@@ -21,8 +21,8 @@ using ::testing::HasSubstr;
 RunSetup run_on_nvme(const std::string& weights_folder, const std::string& state_folder) {
   RunSetup setup = tiny_run();
   setup.config.offload_param.device = setup.config.offload_optimizer.device = OffloadDevice::nvme;
-  setup.config.offload_param.nvme_path = weights_folder;
-  setup.config.offload_optimizer.nvme_path = state_folder;
+  setup.config.offload_param.nvme_paths = {weights_folder};
+  setup.config.offload_optimizer.nvme_paths = {state_folder};
   return setup;
 }
 
