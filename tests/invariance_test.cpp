@@ -32,6 +32,14 @@ void gradients_on_nvme(RunSetup& setup, OffloadDevice optimizer, const std::stri
   setup.config.spillway.nvme_paths = {folder};
 }
 
+// On a device without room for them.
+void accumulators_on_nvme(RunSetup& setup, const std::string& folder) {
+  parameters_on(setup, OffloadDevice::cpu, folder);
+  gradients_on_nvme(setup, OffloadDevice::cpu, folder);
+  setup.config.spillway.device_memory = testing::kept_workspace() + 420'000;
+  setup.edit_plan = [](Plan& plan) { EXPECT_GE(plan.host_square_sums_buffer, 0); };
+}
+
 void activations_on_nvme(RunSetup& setup, const std::string& folder) {
   setup.config.offload_activations = OffloadDevice::nvme;
   setup.config.spillway.nvme_paths = {folder};
@@ -173,11 +181,8 @@ TEST(Invariance, EveryPlacementGivesTheSameBitsUnderAccumulation) {
   // Tiles of a piece of the norm and a half: two of them are summed up at a time.
   for (const std::int64_t tile : {4096, 6144}) {
     variants.push_back({"accumulators on nvme, tiles of " + std::to_string(tile), [tile](RunSetup& s, const std::string& f) {
-                          parameters_on(s, OffloadDevice::cpu, f);
-                          gradients_on_nvme(s, OffloadDevice::cpu, f);
+                          accumulators_on_nvme(s, f);
                           s.config.spillway.tile_size = tile;
-                          s.config.spillway.device_memory = testing::kept_workspace() + 420'000;
-                          s.edit_plan = [](Plan& plan) { EXPECT_GE(plan.host_square_sums_buffer, 0); };
                         }});
   }
   expect_same_state(setup, variants);
@@ -186,7 +191,13 @@ TEST(Invariance, EveryPlacementGivesTheSameBitsUnderAccumulation) {
 TEST(Invariance, EveryWayOfRunningGivesTheSameBits) { expect_same_state(tiny_run(), ways_of_running()); }
 
 TEST(Invariance, ThePlansPeaksAreTheOnesMeasured) {
-  for (const Variant& variant : placements()) {
+  std::vector<Variant> variants = placements();
+  variants.push_back({"accumulators on nvme", [](RunSetup& s, const std::string& f) {
+                        s.config.accumulation_steps = 2;
+                        s.config.train_batch_size = 4;
+                        accumulators_on_nvme(s, f);
+                      }});
+  for (const Variant& variant : variants) {
     const ScratchFolder folder;
     RunSetup setup = tiny_run();
     variant.change(setup, folder.path());

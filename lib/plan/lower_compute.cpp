@@ -79,7 +79,7 @@ class ComputeLowering {
   std::vector<std::vector<int>> weights_of_op_;  // per position: device buffer of own and tied weights
   int dactivation_ = -1;                         // gradient of the activation, updated in place down the layers
   std::vector<int> outputs_;                     // per layer: its forward output of this micro-batch
-  std::vector<int> saved_;                       // per layer: its output where it left the device for, or -1
+  std::vector<int> saved_;                       // per layer: its output on the host, on its way or for good; or -1
 };
 
 // Cuts each layer's uses into runs that keep the weights on the device: a use at most two positions
