@@ -162,6 +162,8 @@ StartRecord RunReport::start_record() const {
   start.zero_stage = config_.zero_stage;
   start.offload_param = name_of_device(config_.offload_param.device);
   start.offload_optimizer = name_of_device(config_.offload_optimizer.device);
+  start.offload_gradients = name_of_device(config_.spillway.offload_gradients);
+  start.offload_activations = name_of_device(config_.offload_activations);
   start.world_size = config_.world_size;
   start.micro_batch_size = config_.micro_batch_size;
   start.accumulation_steps = config_.accumulation_steps;

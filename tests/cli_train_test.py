@@ -23,7 +23,7 @@ class Help(cli.CliTest):
     def test_help_names_the_commands_their_options_and_the_exit_statuses(self):
         run = self.spillway("--help")
         self.assertEqual((run.status, run.err), (0, ""))
-        for word in ("train", "plan", "--version", "Examples:", "Exit status:", "128 + N"):
+        for word in ("train", "plan", "doctor", "tune", "--version", "Examples:", "Exit status:", "128 + N"):
             self.assertIn(word, run.out)
         run = self.spillway("train", "--help")
         for option in ("config", "model", "data", "steps", "eval-data", "out", "device", "seed", "metrics", "trace", "summary"):

@@ -125,6 +125,8 @@ TEST_F(MetricsTest, WritesOneObjectPerRecord) {
                            .zero_stage = 3,
                            .offload_param = "none",
                            .offload_optimizer = "nvme",
+                           .offload_gradients = "cpu",
+                           .offload_activations = "none",
                            .world_size = 1,
                            .micro_batch_size = 2,
                            .accumulation_steps = 4,
@@ -156,7 +158,8 @@ TEST_F(MetricsTest, WritesOneObjectPerRecord) {
       lines[0],
       Json::parse(
           R"({"record": "start", "model": "gpt2-tiny", "params": 200000, "dtype": "bf16", "device": "host",
-      "zero_stage": 3, "offload_param": "none", "offload_optimizer": "nvme", "world_size": 1, "micro_batch_size": 2,
+      "zero_stage": 3, "offload_param": "none", "offload_optimizer": "nvme", "offload_gradients": "cpu",
+      "offload_activations": "none", "world_size": 1, "micro_batch_size": 2,
       "accumulation_steps": 4, "train_batch_size": 8, "sequence_length": 64, "first_step": 1, "total_steps": 10,
       "seed": 18446744073709551615, "predicted_step_ms": 12.5, "binding_lane": "compute",
       "planned_bytes": {"device": 1, "host": 2, "nvme": 3}})"));

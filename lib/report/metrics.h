@@ -26,6 +26,8 @@ struct StartRecord {
   int zero_stage = 0;
   std::string offload_param = {};      // "none", "cpu", "nvme"
   std::string offload_optimizer = {};  // "none", "cpu", "nvme"
+  std::string offload_gradients = {};  // "cpu", "nvme"
+  std::string offload_activations = {};  // "none", "cpu", "nvme"
   std::int64_t world_size = 1;
   std::int64_t micro_batch_size = 0;
   std::int64_t accumulation_steps = 0;

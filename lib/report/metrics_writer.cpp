@@ -52,6 +52,8 @@ void MetricsWriter::write(const StartRecord& r) {
       {"zero_stage", r.zero_stage},
       {"offload_param", r.offload_param},
       {"offload_optimizer", r.offload_optimizer},
+      {"offload_gradients", r.offload_gradients},
+      {"offload_activations", r.offload_activations},
       {"world_size", r.world_size},
       {"micro_batch_size", r.micro_batch_size},
       {"accumulation_steps", r.accumulation_steps},
