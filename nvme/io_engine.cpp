@@ -21,10 +21,23 @@ constexpr int kMaxDepth = 4096;
 
 constexpr std::array kEntries = {&io_uring_entry, &libaio_entry, &threads_entry};
 
+// Says once per process that an engine goes without the polling it was asked for.
+void warn_of_polling(std::string_view engine) {
+  static std::atomic_flag warned;
+  if (warned.test_and_set()) return;
+  log_warning(fmt::format("[nvme] I/O engine {} does not poll: submission_polling and completion_polling are io_uring's; going without", engine));
+}
+
+std::unique_ptr<IoEngine> make_of(const IoEngineEntry& entry, const IoEngineOptions& options) {
+  auto engine = entry.make(options);
+  if (!entry.polls && (options.submission_polling || options.completion_polling)) warn_of_polling(entry.name);
+  return engine;
+}
+
 std::unique_ptr<IoEngine> make_named(const IoEngineOptions& options) {
   for (const IoEngineEntry* entry : kEntries) {
     if (entry->name != options.name) continue;
-    if (entry->make != nullptr) return entry->make(options);
+    if (entry->make != nullptr) return make_of(*entry, options);
     throw IoError(fmt::format(
         "[nvme] make I/O engine {}: not built in (built in: {}); install {} and configure again, or use \"auto\"",
         entry->name, fmt::join(io_engine_names(), ", "), entry->package));
@@ -45,7 +58,7 @@ std::unique_ptr<IoEngine> make_first_usable(const IoEngineOptions& options, std:
   for (const IoEngineEntry* entry : kEntries) {
     if (entry->make == nullptr) continue;
     try {
-      return entry->make(options);
+      return make_of(*entry, options);
     } catch (const IoError& error) {
       if (!reasons.empty()) reasons += "; ";
       reasons += error.what();

@@ -12,6 +12,7 @@ namespace spillway {
 struct IoEngineEntry {
   std::string_view name;
   std::string_view package;                       // Debian package to install if not built in
+  bool polls;                                     // knows IoEngineOptions::submission_polling and completion_polling
   std::unique_ptr<IoEngine> (*make)(const IoEngineOptions&);  // null: not built in. Throws IoError
 };
 

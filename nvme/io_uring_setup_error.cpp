@@ -26,16 +26,15 @@ std::string advice(int error, int disabled) {
     case EPERM:
     case EACCES:
       if (disabled > 0) {
-        return fmt::format("the sysctl kernel.io_uring_disabled is {} here, 0 allows io_uring to everyone", disabled);
+        return fmt::format("the sysctl kernel.io_uring_disabled is {} here, {}0 allows io_uring to everyone", disabled,
+                           disabled == 1 ? "which allows it to members of the group kernel.io_uring_group; " : "");
       }
       return "a seccomp filter or security module forbids it, as containers do by default; allow the "
              "io_uring_setup, io_uring_enter and io_uring_register system calls";
     case ENOSYS:
       return "this kernel was built without io_uring, or a seccomp filter hides it";
     case ENOMEM:
-      return fmt::format("the limit on locked memory (ulimit -l, RLIMIT_MEMLOCK, now {}) is too small or the "
-                         "machine is out of memory; raise the limit",
-                         limit_text(RLIMIT_MEMLOCK, true));
+      return locked_memory_advice();
     case EMFILE:
       return fmt::format("the limit on open files (ulimit -n, RLIMIT_NOFILE, now {}) is reached; raise it",
                          limit_text(RLIMIT_NOFILE, false));
@@ -52,6 +51,11 @@ std::string advice(int error, int disabled) {
 std::string io_uring_setup_error(int error, int disabled) {
   return fmt::format("[nvme] make I/O engine io_uring: {}; {}, or use another I/O engine", errno_text(error),
                      advice(error, disabled));
+}
+
+std::string locked_memory_advice() {
+  return fmt::format("the limit on locked memory (ulimit -l, RLIMIT_MEMLOCK, now {}) is too small or the machine is out of memory; raise the limit",
+                     limit_text(RLIMIT_MEMLOCK, true));
 }
 
 int io_uring_disabled_sysctl() {

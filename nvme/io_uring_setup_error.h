@@ -12,4 +12,7 @@ std::string io_uring_setup_error(int error, int disabled);
 // The sysctl's value now.
 int io_uring_disabled_sysctl();
 
+// What to do about memory that could not be locked, with the limit there is now.
+std::string locked_memory_advice();
+
 }  // namespace spillway

@@ -25,19 +25,21 @@ class Context {
  public:
   explicit Context(int depth) {
     const int error = -io_setup(depth, &context_);
-    if (error == 0) return;
-    const char* advice = error == EAGAIN   ? "the sysctl fs.aio-max-nr is reached; raise it"
-                         : error == ENOSYS ? "this kernel has no asynchronous I/O, or a seccomp filter hides it"
-                         : error == EPERM  ? "a seccomp filter forbids it; allow io_setup"
-                                           : "the kernel refused a context";
-    throw IoError(fmt::format("[nvme] make I/O engine libaio: {}; {}, or use another I/O engine", errno_text(error),
-                              advice));
+    if (error != 0) throw_setup_error(error);
   }
   ~Context() { io_destroy(context_); }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   io_context_t get() const { return context_; }
+
+  [[noreturn]] static void throw_setup_error(int error) {
+    const char* advice = error == EAGAIN   ? "the sysctl fs.aio-max-nr is reached; raise it"
+                         : error == ENOSYS ? "this kernel has no asynchronous I/O, or a seccomp filter hides it"
+                         : error == EPERM  ? "a seccomp filter forbids it; allow io_setup, io_submit, io_getevents and io_destroy"
+                                           : "the kernel refused a context";
+    throw IoError(fmt::format("[nvme] make I/O engine libaio: {}; {}, or use another I/O engine", errno_text(error), advice));
+  }
 
  private:
   io_context_t context_ = nullptr;
@@ -52,6 +54,7 @@ class LibaioEngine final : public IoEngine {
     refused_.reserve(requests_.size());
     events_.resize(requests_.size());
     wait_for_wake();
+    check_reaping();
   }
 
   ~LibaioEngine() override {
@@ -142,7 +145,16 @@ class LibaioEngine final : public IoEngine {
     int result = 0;
     while ((result = io_submit(context_.get(), 1, &request)) == -EINTR) {
     }
+    if (result == -EPERM || result == -ENOSYS) Context::throw_setup_error(-result);
     wake_is_reported_ = result == 1;
+  }
+
+  // A filter that lets a context be made may forbid to ask it for results: better known at the start. With no time at all the
+  // library would not ask the kernel.
+  void check_reaping() {
+    timespec limit = {0, 1};
+    const int result = io_getevents(context_.get(), 0, 1, events_.data(), &limit);
+    if (result == -EPERM || result == -ENOSYS) Context::throw_setup_error(-result);
   }
 
   // Stores events; waits for at least one, if told to, but no longer than it may take to notice a wake().
@@ -187,6 +199,6 @@ std::unique_ptr<IoEngine> make(const IoEngineOptions& options) { return std::mak
 
 }  // namespace
 
-const IoEngineEntry libaio_entry = {"libaio", "libaio-dev", make};
+const IoEngineEntry libaio_entry = {"libaio", "libaio-dev", false, make};
 
 }  // namespace spillway

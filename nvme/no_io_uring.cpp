@@ -3,6 +3,6 @@
 
 namespace spillway {
 
-const IoEngineEntry io_uring_entry = {"io_uring", "liburing-dev", nullptr};
+const IoEngineEntry io_uring_entry = {"io_uring", "liburing-dev", true, nullptr};
 
 }  // namespace spillway

@@ -3,6 +3,6 @@
 
 namespace spillway {
 
-const IoEngineEntry libaio_entry = {"libaio", "libaio-dev", nullptr};
+const IoEngineEntry libaio_entry = {"libaio", "libaio-dev", false, nullptr};
 
 }  // namespace spillway

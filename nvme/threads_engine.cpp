@@ -156,6 +156,6 @@ std::unique_ptr<IoEngine> make(const IoEngineOptions& options) { return std::mak
 
 }  // namespace
 
-const IoEngineEntry threads_entry = {"threads", "", make};
+const IoEngineEntry threads_entry = {"threads", "", false, make};
 
 }  // namespace spillway

@@ -35,8 +35,8 @@ ARROWS["tests"] = ARROWS["bench"] = [*EVERYTHING_BUT_APP, "tests", "bench"]
 FENCE = [
     ("oneTBB", r"(oneapi/)?tbb[/.].*", r"lib/base/[^/]+\.cpp"),
     ("xsimd", r"xsimd/.*", r"cpu_adam/.*"),
-    ("liburing", r"liburing(\.h|/.*)", r"nvme/.*"),
-    ("libaio", r"libaio\.h", r"nvme/.*"),
+    ("liburing", r"liburing(\.h|/.*)", r"nvme/.*|tests/support/kernel_calls\.cpp"),
+    ("libaio", r"libaio\.h", r"nvme/.*|tests/support/kernel_calls\.cpp"),
     ("BLAS", r"(.*/)?(cblas|openblas|lapacke?)[^/]*\.h", r"lib/host/[^/]+\.cpp"),
     ("CUDA", r"(cuda|vector_types|library_types|cublas|curand|cufile|cupti|nvrtc|nvml|nvtx|device_launch|cooperative_groups|mma)[^/]*\.h"
              r"|(cuda|cub|thrust|cooperative_groups|nvtx3)/.*", r"(gpu|bench/gpu|tests/cuda_sim)/.*|tests/gpu_[^/]+\.cpp"),

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <mutex>
 #include <optional>
 
 #include "support/data_flow.h"
@@ -333,6 +335,43 @@ TEST(ExecutorFailure, OfATransferReachesTheCaller) {
     armed = true;
     expect_failure(play, "Input/output error", "request " + std::to_string(fail_at));
   }
+}
+
+// A store that remembers who asked for what.
+class WatchedStore final : public SwapStore {
+ public:
+  explicit WatchedStore(std::unique_ptr<SwapStore> store) : store_(std::move(store)) {}
+
+  std::unique_ptr<SwapChannel> open_channel(IoPriority priority) override {
+    const std::lock_guard lock(mutex_);
+    priorities.push_back(priority);
+    return store_->open_channel(priority);
+  }
+  SwapCounters counters() const override { return store_->counters(); }
+  std::vector<SwapPathHealth> health() const override { return store_->health(); }
+  std::string_view engine_name() const override { return store_->engine_name(); }
+  bool buffered() const override { return store_->buffered(); }
+  int path_of(int extent) const override { return store_->path_of(extent); }
+  void corrupt_for_test(int extent, std::int64_t byte, int bit) override { store_->corrupt_for_test(extent, byte, bit); }
+
+  std::vector<IoPriority> priorities;
+
+ private:
+  std::unique_ptr<SwapStore> store_;
+  std::mutex mutex_;  // lanes open their channels on their own threads
+};
+
+TEST(Executor, OnlyTheReadsAForwardWaitsForAreUrgent) {
+  const Plan plan = everything_on_nvme();
+  Play play(plan, 0, 1);
+  auto watched = std::make_unique<WatchedStore>(std::move(play.store));
+  WatchedStore& store = *watched;
+  play.store = std::move(watched);
+  Executor& executor = play.start();
+  executor.submit(ProgramId::step);
+  executor.drain();
+  std::ranges::sort(store.priorities);
+  EXPECT_EQ(store.priorities, (std::vector{IoPriority::urgent, IoPriority::streaming, IoPriority::streaming}));
 }
 
 TEST(ExecutorFailure, OfAChecksumNamesTheExtent) {

@@ -1,133 +1,45 @@
-// Every built-in I/O engine against the same suite, on a real file system with O_DIRECT.
+// Every built-in I/O engine, in every way it can be used, against one suite, on a real file system with O_DIRECT. Faults, wake(), large
+// requests and the choice of an engine have suites of their own: io_engine_*_test.cpp.
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <map>
 #include <random>
-#include <string>
 #include <thread>
 #include <vector>
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "nvme/io_uring_setup_error.h"
-#include "spillway/error.h"
-#include "spillway/io_engine.h"
 #include "support/aligned_buffer.h"
-#include "support/syscall_filter.h"
-#include "support/test_folder.h"
+#include "support/io_harness.h"
 
 namespace spillway {
 namespace {
 
-using ::spillway::testing::AlignedBuffer;
-using ::spillway::testing::TestFolder;
-using ::testing::HasSubstr;
+using namespace spillway::testing;
 
-constexpr std::int64_t kPage = 4096;
-
-class ScratchFile {
- public:
-  explicit ScratchFile(int flags = O_DIRECT)
-      : fd_(open((folder_.path() + "/file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | flags, 0600)) {
-    EXPECT_GE(fd_, 0) << "the build folder's file system has no O_DIRECT";
-  }
-  ~ScratchFile() { close(fd_); }
-  int fd() const { return fd_; }
-
- private:
-  TestFolder folder_;
-  int fd_;
-};
-
-std::vector<IoResult> reap_all(IoEngine& engine, int count) {
-  std::vector<IoResult> results(static_cast<std::size_t>(count));
-  EXPECT_EQ(engine.reap(results, count), count);
-  std::ranges::sort(results, {}, &IoResult::tag);
-  return results;
-}
-
-IoResult run(IoEngine& engine, const IoRequest& request) {
-  EXPECT_TRUE(engine.queue(request));
-  engine.submit();
-  return reap_all(engine, 1)[0];
-}
-
-class IoEngineTest : public ::testing::TestWithParam<std::string> {
+class IoEngineTest : public ::testing::TestWithParam<EngineCase> {
  protected:
-  std::unique_ptr<IoEngine> make(int depth) { return make_io_engine({GetParam(), depth}); }
+  std::unique_ptr<IoEngine> make(int depth) { return GetParam().make(depth); }
 };
 
-std::vector<std::string> built_in() { return {io_engine_names().begin(), io_engine_names().end()}; }
+INSTANTIATE_TEST_SUITE_P(BuiltIn, IoEngineTest, ::testing::ValuesIn(engine_cases()), label_of);
 
-INSTANTIATE_TEST_SUITE_P(BuiltIn, IoEngineTest, ::testing::ValuesIn(built_in()),
-                         [](const auto& info) { return info.param; });
+// Some may go from thread to thread.
+class SharedIoEngineTest : public IoEngineTest {};
+
+std::vector<EngineCase> shared_cases() {
+  std::vector<EngineCase> cases = engine_cases();
+  std::erase_if(cases, [](const EngineCase& engine) { return engine.one_thread; });
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(BuiltIn, SharedIoEngineTest, ::testing::ValuesIn(shared_cases()), label_of);
 
 TEST_P(IoEngineTest, GivesItsNameAndDepth) {
   const auto engine = make(7);
-  EXPECT_EQ(engine->name(), GetParam());
+  EXPECT_EQ(engine->name(), GetParam().engine);
   EXPECT_EQ(engine->depth(), 7);
-}
-
-TEST_P(IoEngineTest, GivesTheSameWithItsMemoryRegistered) {
-  constexpr std::int64_t kBytes = 64 * kPage;
-  AlignedBuffer registered(kBytes), elsewhere(kBytes);
-  const auto plain = make(4);
-  const auto engine = make_io_engine({.name = GetParam(), .depth = 4, .memory = {registered.data() + kPage, kBytes - 2 * kPage}});
-  const ScratchFile file;
-  registered.fill(5);
-  // Within the memory, across both of its ends, and outside.
-  for (const auto& [first, pages] : {std::pair{1, 62}, {0, 2}, {62, 2}, {0, 1}, {63, 1}, {17, 3}}) {
-    ASSERT_EQ(run(*engine, {IoOp::write, file.fd(), 0, registered.data() + first * kPage, pages * kPage, 1}).bytes, pages * kPage);
-    ASSERT_EQ(run(*plain, {IoOp::read, file.fd(), 0, elsewhere.data(), pages * kPage, 2}).bytes, pages * kPage);
-    EXPECT_EQ(std::memcmp(elsewhere.data(), registered.data() + first * kPage, static_cast<std::size_t>(pages * kPage)), 0) << first;
-    elsewhere.fill(static_cast<std::uint64_t>(first) + 100);
-    ASSERT_EQ(run(*plain, {IoOp::write, file.fd(), 0, elsewhere.data(), pages * kPage, 3}).bytes, pages * kPage);
-    ASSERT_EQ(run(*engine, {IoOp::read, file.fd(), 0, registered.data() + first * kPage, pages * kPage, 4}).bytes, pages * kPage);
-    EXPECT_EQ(std::memcmp(elsewhere.data(), registered.data() + first * kPage, static_cast<std::size_t>(pages * kPage)), 0) << first;
-  }
-}
-
-// A registered page is what was there when the engine was made: the kernel goes on using it after something else has taken
-// its place in the address space.
-TEST(IoUringEngine, MovesRegisteredMemoryWithoutLookingItUpAgain) {
-  if (usable_io_engine() != "io_uring") GTEST_SKIP() << "no io_uring here";
-  const ScratchFile file;
-  AlignedBuffer source(kPage);
-  source.fill(9);
-  ASSERT_EQ(pwrite(file.fd(), source.data(), kPage, 0), kPage);
-  void* const memory = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
-  auto* const data = static_cast<std::byte*>(memory);
-  const auto engine = make_io_engine({.name = "io_uring", .depth = 1, .memory = {data, kPage}});
-  ASSERT_EQ(mmap(memory, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), memory);
-  EXPECT_EQ(run(*engine, {IoOp::read, file.fd(), 0, data, kPage, 1}).bytes, kPage);
-  EXPECT_TRUE(std::all_of(data, data + kPage, [](std::byte b) { return b == std::byte{0}; })) << "read into memory looked up anew";
-  munmap(memory, kPage);
-}
-
-TEST(IoUringEngine, GoesOnWithoutRegistrationWhereTheKernelRefusesIt) {
-  if (usable_io_engine() != "io_uring") GTEST_SKIP() << "no io_uring here";
-  // The kernel registers no memory that is not there.
-  void* const reserved = mmap(nullptr, 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(reserved, MAP_FAILED);
-  auto* const data = static_cast<std::byte*>(reserved);
-  ASSERT_EQ(mprotect(data, kPage, PROT_READ | PROT_WRITE), 0);
-  ::testing::internal::CaptureStderr();
-  const auto engine = make_io_engine({.name = "io_uring", .depth = 1, .memory = {data, 2 * kPage}});
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("ulimit -l"));
-  const ScratchFile file;
-  std::fill(data, data + kPage, std::byte{7});
-  EXPECT_EQ(run(*engine, {IoOp::write, file.fd(), 0, data, kPage, 1}).bytes, kPage);
-  std::fill(data, data + kPage, std::byte{0});
-  EXPECT_EQ(run(*engine, {IoOp::read, file.fd(), 0, data, kPage, 2}).bytes, kPage);
-  EXPECT_EQ(data[kPage - 1], std::byte{7});
-  munmap(reserved, 2 * kPage);
 }
 
 TEST_P(IoEngineTest, RoundTripsEverySize) {
@@ -144,6 +56,30 @@ TEST_P(IoEngineTest, RoundTripsEverySize) {
     EXPECT_EQ(read.tag, 9u);
     EXPECT_EQ(read.bytes, bytes);
     EXPECT_TRUE(written == back);
+  }
+}
+
+// Without O_DIRECT anything goes, and what libaio moves then it moves at once.
+TEST_P(IoEngineTest, RoundTripsOddSizesAtOddOffsetsThroughThePageCache) {
+  const auto engine = make(8);
+  const ScratchFile file(0);
+  std::vector<AlignedBuffer> written;
+  std::int64_t offset = 1;
+  std::uint64_t tag = 0;
+  for (const std::int64_t bytes : {0, 1, 511, 513, 4097, 65537}) {
+    written.emplace_back(bytes);
+    written.back().fill(++tag);
+    ASSERT_TRUE(engine->queue({IoOp::write, file.fd(), offset, written.back().data(), bytes, tag}));
+    offset += bytes + 3;
+  }
+  reap_all(*engine, static_cast<int>(written.size()));
+  offset = 1;
+  for (const AlignedBuffer& expected : written) {
+    AlignedBuffer back(expected.size());
+    const IoResult read = run(*engine, {IoOp::read, file.fd(), offset, back.data(), back.size(), 9});
+    EXPECT_EQ(read.bytes, back.size());
+    EXPECT_TRUE(back == expected) << expected.size();
+    offset += back.size() + 3;
   }
 }
 
@@ -277,7 +213,7 @@ TEST_P(IoEngineTest, NeverWaitsForMoreThanIsInFlightOrFits) {
   EXPECT_EQ(engine->reap(results, 4), 1);
 }
 
-TEST_P(IoEngineTest, MayBeMadeUsedAndDestroyedOnDifferentThreads) {
+TEST_P(SharedIoEngineTest, MayBeMadeUsedAndDestroyedOnDifferentThreads) {
   const ScratchFile file;
   constexpr std::int64_t kPart = 1 << 20;  // long enough to be under way at the end
   AlignedBuffer written(8 * kPart), back(8 * kPart);
@@ -320,82 +256,6 @@ TEST_P(IoEngineTest, MayTakeThePlaceOfAnotherThreadsEngine) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-}
-
-// What make_io_engine() throws.
-std::string refusal(const IoEngineOptions& options) {
-  try {
-    make_io_engine(options);
-  } catch (const IoError& error) {
-    return error.what();
-  }
-  return "nothing";
-}
-
-TEST(MakeIoEngine, NamesWhatIsAllowed) {
-  EXPECT_THAT(refusal({"thraeds", 4}), HasSubstr("did you mean \"threads\"?"));
-  EXPECT_THAT(refusal({"thraeds", 4}), HasSubstr("allowed: auto, "));
-  EXPECT_THAT(refusal({"auto", 0}), HasSubstr("depth 0 is outside the allowed 1 to 4096"));
-  EXPECT_THAT(refusal({"threads", 4097}), HasSubstr("depth 4097"));
-}
-
-TEST(MakeIoEngine, AutoTakesTheFirstUsable) {
-  EXPECT_EQ(make_io_engine({"auto", 4})->name(), usable_io_engine());
-  EXPECT_EQ(io_engine_names().back(), "threads");
-}
-
-// In a child without the system calls: 0 if `check` holds.
-template <class Check>
-[[noreturn]] void check_without(const std::vector<std::pair<long, int>>& denied, Check check) {
-  for (const auto& [number, error] : denied) spillway::testing::deny_syscall(number, error);
-  _exit(check() ? 0 : 1);
-}
-
-bool is_built_in(std::string_view engine) {
-  return std::ranges::find(io_engine_names(), engine) != io_engine_names().end();
-}
-
-// Whatever the build lacks is refused with the package that brings it.
-TEST(MakeIoEngine, SaysWhatABuildLacks) {
-  for (const auto& [engine, package] : {std::pair{"io_uring", "liburing-dev"}, {"libaio", "libaio-dev"}}) {
-    const std::string lack = std::string(engine) + ": not built in (built in: ";
-    const std::string text = refusal({engine, 4});
-    EXPECT_EQ(text.find(lack) != text.npos, !is_built_in(engine)) << text;
-    EXPECT_EQ(text.find("install " + std::string(package)) != text.npos, !is_built_in(engine)) << text;
-  }
-}
-
-TEST(MakeIoEngineDeathTest, AutoFallsBackLoudlyWhereContainersForbidIoUring) {
-  // Where threads is the best engine built in, taking it is no fallback.
-  const bool falls_back = io_engine_names().front() != "threads";
-  const std::string warning = "^warning: \\[nvme\\] using I/O engine threads[^\n]*seccomp[^\n]*\n$";
-  EXPECT_EXIT(check_without({{SYS_io_uring_setup, EPERM}, {SYS_io_setup, ENOSYS}},
-                            [] {
-                              return make_io_engine({"auto", 4})->name() == "threads" &&
-                                     make_io_engine({"auto", 4})->name() == "threads" && usable_io_engine() == "threads";
-                            }),
-              ::testing::ExitedWithCode(0), falls_back ? warning : "^$");
-}
-
-TEST(MakeIoEngineDeathTest, AnEngineAskedForByNameDoesNotFallBack) {
-  EXPECT_EXIT(check_without({{SYS_io_uring_setup, EPERM}},
-                            [] {
-                              const std::string text = refusal({"io_uring", 4});
-                              if (!is_built_in("io_uring")) return text.find("not built in") != text.npos;
-                              return text.find("Operation not permitted") != text.npos &&
-                                     text.find("seccomp") != text.npos;
-                            }),
-              ::testing::ExitedWithCode(0), "^$");
-}
-
-TEST(IoUringSetupError, NamesTheSysctlTheFilterAndTheLimits) {
-  EXPECT_THAT(io_uring_setup_error(EPERM, 2), HasSubstr("kernel.io_uring_disabled is 2"));
-  EXPECT_THAT(io_uring_setup_error(EPERM, 1), HasSubstr("kernel.io_uring_disabled is 1"));
-  EXPECT_THAT(io_uring_setup_error(EPERM, 0), HasSubstr("seccomp"));
-  EXPECT_THAT(io_uring_setup_error(EPERM, -1), HasSubstr("seccomp"));
-  EXPECT_THAT(io_uring_setup_error(ENOSYS, 0), HasSubstr("built without io_uring"));
-  EXPECT_THAT(io_uring_setup_error(ENOMEM, 0), HasSubstr("RLIMIT_MEMLOCK"));
-  EXPECT_THAT(io_uring_setup_error(EMFILE, 0), HasSubstr("RLIMIT_NOFILE"));
 }
 
 }  // namespace
