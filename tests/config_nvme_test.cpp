@@ -69,9 +69,9 @@ TEST(NvmePaths, AreOfEachKindOfState) {
       "offload_optimizer": {"device": "nvme", "nvme_path": ["/b", "/c"]}}, "spillway": {"offload_gradients": "nvme",
       "offload_activations": "nvme", "nvme_path": "/d"}})");
   const NvmeFolders folders = nvme_folders(config);
-  EXPECT_THAT(folders.paths, ElementsAre("/b", "/c", "/a", "/d"));
-  EXPECT_THAT(folders.optimizer_state, ElementsAre(0, 1));
-  EXPECT_THAT(folders.weights, ElementsAre(2, 0)) << "/b/ is /b";
+  EXPECT_THAT(folders.paths, ElementsAre("/a", "/b/", "/c", "/d"));
+  EXPECT_THAT(folders.weights, ElementsAre(0, 1));
+  EXPECT_THAT(folders.optimizer_state, ElementsAre(1, 2)) << "/b is /b/";
   EXPECT_THAT(folders.gradients, ElementsAre(3));
   EXPECT_THAT(folders.activations, ElementsAre(3));
   EXPECT_THAT(nvme_folders(parse("{}")).paths, IsEmpty());
@@ -86,7 +86,7 @@ TEST(NvmePaths, OfGradientsAndActivationsAreThoseOfTheSectionsUnlessNamed) {
   const std::string sections = R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/a"},
       "offload_optimizer": {"device": "nvme", "nvme_path": ["/b", "/a/."]}}, "spillway": {"offload_activations": "nvme")";
   const Config config = parse(sections + "}}");
-  EXPECT_THAT(config.spillway.nvme_paths, ElementsAre("/b", "/a/."));
+  EXPECT_THAT(config.spillway.nvme_paths, ElementsAre("/a", "/b"));
   EXPECT_EQ(row(config, "spillway.nvme_path").source, Source::derived);
   EXPECT_THAT(parse(sections + R"(, "nvme_path": "/x"}})").spillway.nvme_paths, ElementsAre("/x"));
   EXPECT_THAT(parse(with_spillway(R"("nvme_path": "/x")")).spillway.nvme_paths, IsEmpty()) << "nothing is on nvme";

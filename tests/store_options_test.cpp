@@ -47,6 +47,14 @@ TEST(StoreOptions, EachKindOfStateLiesOnItsSectionsPath) {
   EXPECT_THAT(options.contents, HasSubstr("rank 0 of 1, adam with fp32 moments, bf16 weights"));
 }
 
+TEST(StoreOptions, StateMayLieInEveryFolderOfItsList) {
+  RunSetup setup = run_on_nvme("/fast", "/large");
+  setup.config.offload_optimizer.nvme_paths = {"/large", "/fast", "/old"};
+  const SwapStoreOptions options = swap_store_options(setup.config, plan_of(setup)).value();
+  ASSERT_EQ(options.paths.size(), 3u);
+  for (const SwapExtent& extent : options.extents) EXPECT_THAT(extent.paths, ::testing::AnyOf(ElementsAre(0), ElementsAre(1, 0, 2))) << extent.name;
+}
+
 TEST(StoreOptions, OneFolderOfBothSectionsIsOnePath) {
   const RunSetup setup = run_on_nvme("/both", "/both");
   EXPECT_EQ(swap_store_options(setup.config, plan_of(setup)).value().paths.size(), 1u);
@@ -96,6 +104,10 @@ TEST(StoreOptions, WhereStateLiesAndHowItIsMovedChangesNoBit) {
   apart.steps = 4;
   apart.config.aio = {.block_size = 4096, .queue_depth = 2, .intra_op_parallelism = 2, .single_submit = true, .overlap_events = false};
   EXPECT_EQ(train(apart).state_hash, expected);
+  RunSetup striped = run_on_nvme(a.path(), a.path());
+  striped.steps = 4;
+  striped.config.offload_param.nvme_paths = striped.config.offload_optimizer.nvme_paths = {b.path(), a.path()};
+  EXPECT_EQ(train(striped).state_hash, expected);
 }
 
 }  // namespace

@@ -42,8 +42,8 @@ NvmeFolders nvme_folders(const Config& config) {
     }
     return indices;
   };
-  folders.optimizer_state = indices_of(config.offload_optimizer.device, config.offload_optimizer.nvme_paths);
   folders.weights = indices_of(config.offload_param.device, config.offload_param.nvme_paths);
+  folders.optimizer_state = indices_of(config.offload_optimizer.device, config.offload_optimizer.nvme_paths);
   folders.gradients = indices_of(config.spillway.offload_gradients, config.spillway.nvme_paths);
   folders.activations = indices_of(config.offload_activations, config.spillway.nvme_paths);
   return folders;
