@@ -74,7 +74,8 @@ std::vector<PathRate> path_rates(const SwapStoreOptions& options, std::span<cons
     const std::vector<DiskRates> found = measured.rates(keys, folders, probe);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       PathRate& rate = rates[wanted[i]];
-      if (options.paths[wanted[i]].bandwidth == 0.0) rate.bandwidth = found[i].mixed_bytes;
+      const auto sharers = std::ranges::count(files, files[wanted[i]].device(), &SwapFile::device);
+      if (options.paths[wanted[i]].bandwidth == 0.0) rate.bandwidth = found[i].mixed_bytes / static_cast<double>(sharers);
       if (measure_depth) rate.depth = std::max(1, (depth_for(found[i], options.block_bytes) + options.rings - 1) / options.rings);
     }
   } catch (const IoError& error) {

@@ -8,10 +8,9 @@
 
 namespace spillway {
 
-// An open folder's file, before its size is known.
 class SwapFile {
  public:
-  // Throws IoError: folder missing or not writable.
+  // An empty file in the folder. Throws IoError: folder missing or not writable.
   explicit SwapFile(std::string folder);
   ~SwapFile();
   SwapFile(SwapFile&& other) noexcept;

@@ -113,9 +113,9 @@ TEST(SwapLayout, APathWithoutRoomGetsLess) {
 
 TEST(SwapLayout, RoomIsKeptForExtentsThatMayGoNowhereElse) {
   std::vector<SwapExtent> extents = extents_of(20, kPage);
-  const std::vector<SwapExtent> bound = extents_of(10, kPage, {0});
+  const std::vector<SwapExtent> bound = extents_of(10, kPage, {1});
   extents.insert(extents.end(), bound.begin(), bound.end());
-  const Disks disks = disks_of({1e9, 1e9}, {11 * kPage, kMuch});
+  const Disks disks = disks_of({1e9, 1e9}, {kMuch, 11 * kPage});
   const SwapLayout layout = lay_out(extents, disks.paths, disks.disks);
   expect_sound(extents, disks, layout, "bound extents come last");
 }

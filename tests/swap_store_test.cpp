@@ -20,6 +20,7 @@ namespace {
 
 using namespace spillway::testing;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
@@ -184,6 +185,20 @@ TEST_P(SwapStoreTest, LeavesNoNameInTheFolder) {
   const auto store = make(store_options(folder_.path(), {kMiB}));
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
   EXPECT_EQ(store->engine_name(), GetParam());
+}
+
+TEST_P(SwapStoreTest, MeasuresWhatItIsNotTold) {
+  const TestFolder other;
+  auto options = store_options(folder_.path(), std::vector<std::int64_t>(8, kMiB));
+  options.paths = {{folder_.path()}, {other.path()}};
+  const auto store = make(options, 0);
+  for (const SwapPathHealth& path : store->health()) {
+    EXPECT_GE(path.depth, 4);
+    EXPECT_LE(path.depth, 128);
+  }
+  std::vector<int> on_path(2, 0);
+  for (int e = 0; e < 8; ++e) ++on_path[static_cast<std::size_t>(store->path_of(e))];
+  EXPECT_THAT(on_path, ElementsAre(4, 4)) << "both are the same disk";
 }
 
 class SwapStoreRefusal : public ::testing::Test {
