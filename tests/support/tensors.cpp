@@ -36,6 +36,7 @@ namespace {
 
 RunSetup with_gradients_on_nvme(RunSetup setup) {
   setup.config.spillway.offload_gradients = OffloadDevice::nvme;
+  setup.config.spillway.nvme_paths = setup.config.offload_optimizer.nvme_paths;
   return setup;
 }
 
