@@ -156,7 +156,7 @@ void DataFlow::enqueue(const Task& task, Stream& stream) {
 void DataFlow::load_from_store(const Task& task) {
   for (const Access& access : task.accesses) {
     if (!access.reads || !on_nvme(plan_, access) || access.begin == access.end) continue;
-    const std::unique_ptr<SwapChannel> channel = store_->open_channel(IoPriority::streaming);
+    const std::unique_ptr<SwapChannel> channel = store_->open_channel(IoPriority::background);
     for_each_extent(plan_, access, [&](int extent, std::int64_t at) { channel->read(extent, memory.bytes(plan_, access).data() + at, 0); });
     drain(*channel);
   }
@@ -165,7 +165,7 @@ void DataFlow::load_from_store(const Task& task) {
 void DataFlow::keep_in_store(const Task& task) {
   for (const Access& access : task.accesses) {
     if (!access.writes || !on_nvme(plan_, access) || access.begin == access.end) continue;
-    const std::unique_ptr<SwapChannel> channel = store_->open_channel(IoPriority::streaming);
+    const std::unique_ptr<SwapChannel> channel = store_->open_channel(IoPriority::background);
     for_each_extent(plan_, access, [&](int extent, std::int64_t at) { channel->write(extent, memory.bytes(plan_, access).data() + at, 0); });
     drain(*channel);
   }
