@@ -12,7 +12,7 @@
   update_over_deepspeed           its engine.step() alone / ours from the gate on, nothing else going on
 
 A round is A-B-A: fio, ours, DeepSpeed, ours, fio, kind by kind; a figure is the median of the rounds' ratios of means. What is read or
-written in a turn has been written before. Without the peer (bench/peers/install.sh) its figures are null.
+written in a turn has been written before. Without the peer (bench/peers/install.sh) its figures are null. Takes 16 GiB of the disk.
 
 The last line of the output is one JSON object.
 """
@@ -33,27 +33,28 @@ from turn_process import TurnProcess, peers_python
 PROGRAM = "bench/nvme_turns"
 HERE = pathlib.Path(__file__).resolve().parent
 FILE_BYTES = 4 << 30
-BLOCK_BYTES = 1 << 20
-DEPTH = 32
 TURN_S = 1.0
 STEPS = 2  # timed in a turn
+# A request on pages of 4 KiB may be of more segments than the disk takes at a time, and is split then. Ours has huge pages, so the others
+# are given them: by the C library, and by PyTorch.
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
 FIO_KINDS = {"read": "read", "write": "write", "mixed": "rw"}
 
 
 class Fio:
     """A file of its own, all of it written, each turn in the other half of it."""
 
-    def __init__(self, folder, name, size, engine):
-        self.name, self.half = "fio", size // 2 // BLOCK_BYTES * BLOCK_BYTES
-        self.turns = 0
-        self.command = ["fio", "--name=bench", f"--filename={folder}/{name}", "--direct=1", f"--ioengine={engine}", f"--bs={BLOCK_BYTES}",
-                        f"--iodepth={DEPTH}", "--invalidate=0", "--fallocate=posix", "--output-format=json"]
+    def __init__(self, folder, name, size, engine, block_bytes, depth, environment):
+        self.name, self.half = "fio", size // 2 // block_bytes * block_bytes
+        self.turns, self.environment = 0, environment
+        self.command = ["fio", "--name=bench", f"--filename={folder}/{name}", "--direct=1", f"--ioengine={engine}", f"--bs={block_bytes}",
+                        f"--iodepth={depth}", "--invalidate=0", "--fallocate=posix", "--output-format=json"]
         if engine == "io_uring":
             self.command += ["--fixedbufs=1", "--registerfiles=1"]
         self.run(f"--size={2 * self.half}", "--rw=write")
 
     def run(self, *options):
-        answer = subprocess.run([*self.command, *options], stdout=subprocess.PIPE, text=True, check=False)
+        answer = subprocess.run([*self.command, *options], stdout=subprocess.PIPE, text=True, check=False, env=self.environment)
         if answer.returncode != 0:
             sys.exit(f"fio ended with status {answer.returncode}: {answer.stdout}")
         return json.loads(answer.stdout)["jobs"][0]
@@ -96,23 +97,26 @@ def raw_turns(values, order, kind):
 
 
 def step_turns(values, ours, peer, fio):
-    """fio, ours, DeepSpeed, ours, fio: first and last of ours are single steps, in between is a row of them."""
     def add(name, kind, value):
         values.setdefault((name, kind), []).append(value)
 
-    for half in range(2):
-        if half == 0:
-            add("fio", "ring", rate(fio.ask(f"mixed {TURN_S}")))
-        alone = ours.ask("alone")
-        add(ours.name, "ring", alone["ring_bytes"] / alone["ring_s"])
-        add(ours.name, "update", alone["update_s"])
-        if half == 0:
-            add(ours.name, "step", statistics.mean(ours.ask(f"steps {STEPS}")["step_s"]))
-            for _ in range(STEPS if peer else 0):
-                answer = peer.ask("step")
-                add(peer.name, "update", answer["step_s"])
-                add(peer.name, "step", answer["whole_s"])
-    add("fio", "ring", rate(fio.ask(f"mixed {TURN_S}")))
+    def fio_turn():
+        add("fio", "ring", rate(fio.ask(f"mixed {TURN_S}")))
+
+    def one_step():
+        answer = ours.ask("alone")
+        add(ours.name, "ring", answer["ring_bytes"] / answer["ring_s"])
+        add(ours.name, "update", answer["update_s"])
+
+    fio_turn()
+    one_step()
+    add(ours.name, "step", statistics.mean(ours.ask(f"steps {STEPS}")["step_s"]))
+    for _ in range(STEPS if peer else 0):
+        answer = peer.ask("step")
+        add(peer.name, "update", answer["step_s"])
+        add(peer.name, "step", answer["whole_s"])
+    one_step()
+    fio_turn()
 
 
 def measure(rounds, ours, peer, fio, ring_fio):
@@ -139,13 +143,17 @@ def figures(results):
     return {name: None if value is None else round(value, 3) for name, value in found.items()}
 
 
-def start_peer(folder, tile_bytes, parameters):
+def start_peer(folder, tile_bytes, parameters, environment):
     python = peers_python()
     if not python.exists():
         print(f"no peer: {python} is missing; bench/peers/install.sh installs PyTorch and DeepSpeed there (5.5 GiB)")
         return None
     command = [python, HERE / "peers/nvme_peer.py", folder, str(FILE_BYTES), str(tile_bytes), str(parameters)]
-    return TurnProcess("deepspeed", command)
+    try:
+        return TurnProcess("deepspeed", command, environment)
+    except SystemExit as error:  # it may not compile or run here
+        print(f"no peer: {error}")
+        return None
 
 
 def main():
@@ -153,31 +161,33 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--json", action="store_true", help="the only format there is")
     parser.add_argument("--quick", action="store_true", help="3 rounds instead of 15")
+    parser.add_argument("--aio", nargs=2, type=int, metavar=("BLOCK_BYTES", "DEPTH"), help="default: the trainer's")
+    parser.add_argument("--small-pages", action="store_true", help="fio and DeepSpeed on pages of 4 KiB, which is their default")
     parser.add_argument("--folder", help="on the disk to measure; default: beside the program")
     arguments = parser.parse_args()
     rounds = 3 if arguments.quick else 15
+    environment = {**os.environ, **({} if arguments.small_pages else HUGE_PAGES)}
     with contextlib.ExitStack() as stack:
         folder = tempfile.mkdtemp(prefix="nvme-", dir=arguments.folder or pathlib.Path(arguments.program).parent)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        ours = TurnProcess("spillway", [arguments.program, folder, str(FILE_BYTES), str(BLOCK_BYTES), str(DEPTH)])
+        ours = TurnProcess("spillway", [arguments.program, folder, str(FILE_BYTES), *map(str, arguments.aio or ())])
         stack.callback(ours.close)
         about = ours.introduction
-        fio = Fio(folder, "fio", FILE_BYTES, about["engine"])
-        ring_fio = Fio(folder, "fio-ring", about["ring_file_bytes"], about["engine"])
-        peer = start_peer(folder, about["tile_bytes"], about["parameters"])
+        fio = Fio(folder, "fio", FILE_BYTES, about["engine"], about["block_bytes"], about["depth"], environment)
+        ring_fio = Fio(folder, "fio-ring", about["ring_file_bytes"], about["engine"], about["block_bytes"], about["ring_depth"], environment)
+        peer = start_peer(folder, about["tile_bytes"], about["parameters"], environment)
         if peer:
             stack.callback(peer.close)
             print(f"DeepSpeed {peer.introduction['version']}, its best: {peer.introduction['aio']}, sub_group_size {peer.introduction['sub_group_size']}")
-        print(f"tiles of {about['tile_bytes'] >> 20} MiB, blocks of {BLOCK_BYTES >> 20} MiB, {DEPTH} in flight, {about['engine']}; steps of "
+        print(f"tiles of {about['tile_bytes'] >> 20} MiB, blocks of {about['block_bytes'] >> 10} KiB, {about['depth']} in flight ({about['ring_depth']} in the step's ring), {about['engine']}; steps of "
               f"{about['parameters'] / 1e6:.1f} million parameters\nrounds: GB/s, or seconds", flush=True)
         results = measure(rounds, ours, peer, fio, ring_fio)
     print("medians (lowest and highest round):")
     for key in sorted(results.values, key=lambda key: (key[1], key[0])):
         results.show(key, *(("s", 1.0) if key[1] in ("step", "update") else ("GB/s", 1e-9)))
-    print(json.dumps({**figures(results), "rounds": rounds, "engine": about["engine"], "block_bytes": BLOCK_BYTES, "depth": DEPTH,
-                      "file_bytes": FILE_BYTES, "parameters": about["parameters"], "peer": peer.introduction if peer else "not installed",
-                      "values": {" ".join(key): [float(f"{value:.4g}") for value in found] for key, found in results.values.items()},
-                      "config": about["config"], "machine": about["machine"]}))
+    print(json.dumps({**figures(results), "rounds": rounds, "others_pages": "small" if arguments.small_pages else "huge",
+                      "file_bytes": FILE_BYTES, "spillway": about, "peer": peer.introduction if peer else "not installed",
+                      "values": {" ".join(key): [float(f"{value:.4g}") for value in found] for key, found in results.values.items()}}))
 
 
 if __name__ == "__main__":

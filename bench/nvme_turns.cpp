@@ -1,7 +1,7 @@
 // The NVMe tier of this library as a contender of nvme_bench.py: tiles through the swap store, and whole steps of a trainer
 // whose optimizer state is on disk.
 //
-//   nvme_turns FOLDER BYTES BLOCK_BYTES DEPTH    the swap file of the tiles is that large, a request and the queue so
+//   nvme_turns FOLDER BYTES [BLOCK_BYTES DEPTH]    the tiles' swap file is that large; requests and queue: else the trainer's default
 //
 // It prints one JSON object of what it has, then answers each line of standard input by one:
 //   read SECONDS, write SECONDS, mixed SECONDS   {"bytes", "seconds"}: tiles read, written, read and written back
@@ -38,12 +38,15 @@ ModelSpec wide_model() {
 
 class Contender {
  public:
-  explicit Contender(const TileTrafficSetup& setup) : traffic_(setup), engine_({"nvme", 1, kTime, setup.folder, wide_model(), /*weights_on_device=*/true}) {}
+  explicit Contender(const TileTrafficSetup& setup)
+      : traffic_(setup), engine_({"nvme", 1, kTime, setup.folder, wide_model(), /*weights_on_device=*/true, aio_of(setup)}) {}
 
   std::string introduction() {
-    const std::int64_t ring_file_bytes = engine_.engine().plan().tiers[static_cast<std::size_t>(Tier::nvme)].peak;
-    return fmt::format(R"({{"tile_bytes": {}, "engine": "{}", "parameters": {}, "ring_file_bytes": {}, "config": {}, "machine": {}}})", kTileBytes,
-                       traffic_.engine_name(), engine_.parameters(), ring_file_bytes, engine_.config_json(), machine_json());
+    const SwapPathHealth tiles = traffic_.health(), ring = engine_.engine().store()->health().front();
+    return fmt::format(R"({{"tile_bytes": {}, "engine": "{}", "block_bytes": {}, "depth": {}, "parameters": {}, "ring_file_bytes": {}, )"
+                       R"("ring_depth": {}, "config": {}, "machine": {}}})",
+                       kTileBytes, tiles.engine, tiles.block_bytes, tiles.depth, engine_.parameters(), ring.file_bytes, ring.depth,
+                       engine_.config_json(), machine_json());
   }
 
   std::string turn(const std::string& request) {
@@ -51,9 +54,9 @@ class Contender {
     std::string name;
     double number = 0.0;
     words >> name >> number;
-    if (name == "read") return json(traffic_.read(number));
-    if (name == "write") return json(traffic_.write(number));
-    if (name == "mixed") return json(traffic_.read_and_write(number));
+    if (name == "read") return json(traffic_.move(TilePattern::read, number));
+    if (name == "write") return json(traffic_.move(TilePattern::write, number));
+    if (name == "mixed") return json(traffic_.move(TilePattern::mixed, number));
     if (name == "steps") return json(engine_.run(static_cast<int>(number)));
     if (name != "alone") throw Error("[bench] no turn is called '" + name + "'; there are read, write, mixed, alone and steps");
     const StepAlone step = engine_.run_alone();
@@ -62,6 +65,11 @@ class Contender {
   }
 
  private:
+  static std::string aio_of(const TileTrafficSetup& setup) {
+    if (setup.block_bytes == 0) return "";
+    return fmt::format(R"({{"block_size": {}, "queue_depth": {}}})", setup.block_bytes, setup.depth);
+  }
+
   static std::string json(const Moved& moved) { return fmt::format(R"({{"bytes": {}, "seconds": {:.6f}}})", moved.bytes, moved.seconds); }
 
   static std::string json(const Turn& turn) {
@@ -86,12 +94,14 @@ void serve(const TileTrafficSetup& setup) {
 int main(int argc, char** argv) {
   using namespace spillway::bench;
   TileTrafficSetup setup;
+  if (argc == 3 || argc == 5) setup = {.folder = argv[1], .bytes = std::atoll(argv[2]), .tile_bytes = kTileBytes};
   if (argc == 5) {
-    setup = {.folder = argv[1], .bytes = std::atoll(argv[2]), .tile_bytes = kTileBytes, .block_bytes = std::atoll(argv[3]), .depth = std::atoi(argv[4]),
-             .engine = "io_uring"};
+    setup.block_bytes = std::atoll(argv[3]);
+    setup.depth = std::atoi(argv[4]);
   }
-  if (setup.bytes < 16 * kTileBytes || setup.block_bytes <= 0 || setup.depth <= 0) {
-    std::fputs("usage: nvme_turns FOLDER BYTES BLOCK_BYTES DEPTH; at least 16 tiles of 48 MiB\n", stderr);
+  const bool usable = setup.bytes >= 16 * kTileBytes && (argc == 3 || (setup.block_bytes > 0 && setup.depth > 0));
+  if (!usable) {
+    std::fputs("usage: nvme_turns FOLDER BYTES [BLOCK_BYTES DEPTH]; at least 16 tiles of 48 MiB\n", stderr);
     return 2;
   }
   try {

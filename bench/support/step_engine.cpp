@@ -25,8 +25,8 @@ std::string config_of(const StepSetup& setup) {
       R"({{"train_micro_batch_size_per_gpu": {}, "gradient_accumulation_steps": 1, "bf16": {{"enabled": true}}, )"
       R"("gradient_clipping": 1.0, "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-3, "weight_decay": 0.1}}}}, )"
       R"("zero_optimization": {{"stage": 3, "stage3_param_persistence_threshold": 0, "offload_param": {}, )"
-      R"("offload_optimizer": {}}}}})",
-      setup.micro_batch, setup.weights_on_device ? R"({"device": "none"})" : target, target);
+      R"("offload_optimizer": {}}}{}}})",
+      setup.micro_batch, setup.weights_on_device ? R"({"device": "none"})" : target, target, setup.aio.empty() ? "" : ", \"aio\": " + setup.aio);
 }
 
 }  // namespace

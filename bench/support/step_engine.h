@@ -20,6 +20,7 @@ struct StepSetup {
   std::string folder;        // of the swap file
   ModelSpec model = model_preset("gpt2-10m");
   bool weights_on_device = false;  // `offload` is then of optimizer state alone
+  std::string aio = {};            // section of the configuration; empty: none
 };
 
 // What some steps in a row took. The first step after a pause is left out: it has no step before it to

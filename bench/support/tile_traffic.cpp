@@ -121,37 +121,32 @@ TileTraffic::TileTraffic(const TileTrafficSetup& setup)
       tiles_(setup.bytes / setup.tile_bytes) {
   fill(memory_, kPlaces * tile_bytes_);
   SwapStoreOptions options;
-  options.folder = setup.folder;
-  options.bytes = tiles_ * tile_bytes_;
-  options.engine.name = setup.engine;
+  options.paths = {{setup.folder}};
+  for (std::int64_t tile = 0; tile < tiles_; ++tile) options.extents.push_back({"tile " + std::to_string(tile), tile_bytes_});
+  options.contents = "tiles of a benchmark";
   options.engine.depth = setup.depth;
   options.engine.memory = {memory_, static_cast<std::size_t>(kPlaces * tile_bytes_)};
-  options.block_bytes = setup.block_bytes;
-  for (std::int64_t tile = 0; tile < tiles_; ++tile) {
-    options.extents.push_back({"tile " + std::to_string(tile), tile * tile_bytes_, tile_bytes_});
-  }
+  if (setup.block_bytes > 0) options.block_bytes = setup.block_bytes;
   store_ = make_swap_store(std::move(options));
-  reads_ = store_->open_channel(ChannelUse::every_step);
-  writes_ = store_->open_channel(ChannelUse::every_step);
-  run(false, true, 0.0, tiles_);
+  reads_ = store_->open_channel(IoPriority::streaming);
+  writes_ = store_->open_channel(IoPriority::streaming);
+  move(TilePattern::write, 0.0, tiles_);
 }
 
 TileTraffic::~TileTraffic() = default;
 
-Moved TileTraffic::read(double seconds) { return run(true, false, seconds, 1); }
-Moved TileTraffic::write(double seconds) { return run(false, true, seconds, 1); }
-Moved TileTraffic::read_and_write(double seconds) { return run(true, true, seconds, 1); }
-
-Moved TileTraffic::run(bool reads, bool writes, double seconds, std::int64_t fewest) {
+Moved TileTraffic::move(TilePattern pattern, double seconds, std::int64_t fewest) {
+  const bool mixed = pattern == TilePattern::mixed;
   const auto start = Clock::now();
   Turn turn(*this, seconds, fewest);
   std::thread follower;
-  if (reads && writes) follower = std::thread([&] { turn.follow(*writes_); });
-  reads ? turn.lead(*reads_, IoOp::read, writes) : turn.lead(*writes_, IoOp::write, false);
-  if (follower.joinable()) follower.join();
+  if (mixed) follower = std::thread([&] { turn.follow(*writes_); });
+  pattern == TilePattern::write ? turn.lead(*writes_, IoOp::write, mixed) : turn.lead(*reads_, IoOp::read, mixed);
+  if (mixed) follower.join();
+  const double taken = std::chrono::duration<double>(Clock::now() - start).count();
   const std::int64_t tiles = turn.tiles();
   next_ += tiles;
-  return {tiles * tile_bytes_ * (reads && writes ? 2 : 1), std::chrono::duration<double>(Clock::now() - start).count()};
+  return {tiles * tile_bytes_ * (mixed ? 2 : 1), taken};
 }
 
 }  // namespace spillway::bench

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "spillway/device.h"
 #include "spillway/swap_store.h"
@@ -13,13 +12,15 @@
 namespace spillway::bench {
 
 struct TileTrafficSetup {
-  std::string folder;         // of the swap file
-  std::int64_t bytes = 0;     // of the file: as many whole tiles as that holds
+  std::string folder;            // of the swap file
+  std::int64_t bytes = 0;        // as many whole tiles as that holds
   std::int64_t tile_bytes = 0;
-  std::int64_t block_bytes = 0;  // of a request
-  int depth = 0;              // requests in flight
-  std::string engine;         // "io_uring"
+  std::int64_t block_bytes = 0;  // of a request; 0: as in the trainer by default
+  int depth = 0;                 // requests in flight; 0: likewise
 };
+
+// mixed: as in a step, each tile read is written back while later ones are read.
+enum class TilePattern : std::uint8_t { read, write, mixed };
 
 struct Moved {
   std::int64_t bytes = 0;  // read and written
@@ -34,19 +35,16 @@ class TileTraffic {
   TileTraffic(const TileTraffic&) = delete;
   TileTraffic& operator=(const TileTraffic&) = delete;
 
-  // Tile after tile, each from where the call before stopped; the last is started before `seconds` are over.
-  Moved read(double seconds);
-  Moved write(double seconds);
-  // As a step does: each tile read is written back, while later ones are read.
-  Moved read_and_write(double seconds);
+  // Tile after tile, from where the call before stopped; the last is started before `seconds` are over.
+  Moved move(TilePattern pattern, double seconds) { return move(pattern, seconds, 1); }
 
-  // The name of the engine in use.
-  std::string_view engine_name() const { return store_->engine_name(); }
+  // How the store does it: engine, depth, size of a request.
+  SwapPathHealth health() const { return store_->health().front(); }
 
  private:
   class Turn;
 
-  Moved run(bool reads, bool writes, double seconds, std::int64_t fewest);
+  Moved move(TilePattern pattern, double seconds, std::int64_t fewest);
 
   std::unique_ptr<Device> device_;  // owns the memory
   std::byte* memory_;
