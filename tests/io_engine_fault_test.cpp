@@ -240,10 +240,10 @@ TEST_P(IoEngineFaultTest, GivesTheSameUnderRandomFaults) {
                                  .result = fault, .order = draw, .every_device_polls = seed % 2 == 0});
     const auto engine = GetParam().make(static_cast<int>(1 + 3 * seed));
     Traffic traffic(*engine, file, seed);
-    traffic.run(200);
-    EXPECT_GT(traffic.failures(), 20);
+    traffic.run(100);
+    EXPECT_GT(traffic.failures(), 10);
     EXPECT_GT(traffic.continued(), traffic.failures());
-    EXPECT_GT(traffic.overtaken(), 20);
+    EXPECT_GT(traffic.overtaken(), 10);
   }
 }
 
