@@ -29,6 +29,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kPage = 4096;
 constexpr int kLatencySamples = 64;
+// For so long a ring's thread may be without a core while everything else on the machine is busy.
+constexpr double kAbsence_s = 20e-3;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -240,7 +242,7 @@ int depth_for(const DiskRates& rates, std::int64_t block_bytes) {
   const double slope = rates.block_bytes > kPage ? std::max(0.0, rates.block_latency_s - rates.latency_s) / static_cast<double>(rates.block_bytes - kPage) : 0.0;
   const double latency = rates.latency_s + slope * static_cast<double>(block_bytes - kPage);
   const double bandwidth = std::max({rates.read_bytes, rates.write_bytes, rates.mixed_bytes});
-  const double blocks = std::ceil(2.0 * latency * bandwidth / static_cast<double>(block_bytes));
+  const double blocks = std::ceil((2.0 * latency + kAbsence_s) * bandwidth / static_cast<double>(block_bytes));
   return static_cast<int>(std::clamp(blocks, 4.0, 128.0));
 }
 

@@ -96,24 +96,20 @@ DiskRates disk() {
   return {.read_bytes = 2e9, .write_bytes = 1e9, .mixed_bytes = 1.5e9, .latency_s = 80e-6, .block_latency_s = 600e-6, .block_bytes = 1 << 20};
 }
 
-TEST(DepthFor, IsTwiceLatencyTimesBandwidth) {
-  EXPECT_EQ(depth_for(disk(), 1 << 20), 4);  // 2 x 1.2 MB / 1 MiB = 2.3: the least
+TEST(DepthFor, IsTwiceLatencyAndTheAbsenceOfTheThreadTimesBandwidth) {
+  EXPECT_EQ(depth_for(disk(), 1 << 20), 41);  // (2 x 600 us + 20 ms) x 2 GB/s / 1 MiB = 40.4
   DiskRates slow_to_answer = disk();
   slow_to_answer.block_latency_s = 10e-3;
-  EXPECT_EQ(depth_for(slow_to_answer, 1 << 20), 39);  // 2 x 20 MB / 1 MiB = 38.1
-  EXPECT_EQ(depth_for(disk(), 4096), 79);             // 2 x 80 us x 2 GB/s / 4 KiB = 78.1
-  slow_to_answer.read_bytes = 20e9;
-  EXPECT_EQ(depth_for(slow_to_answer, 1 << 20), 128);
-  EXPECT_EQ(depth_for({}, 1 << 20), 4);
+  EXPECT_EQ(depth_for(slow_to_answer, 1 << 20), 77);  // (2 x 10 ms + 20 ms) x 2 GB/s / 1 MiB = 76.3
+  EXPECT_EQ(depth_for(disk(), 4096), 128) << "the most";
+  EXPECT_EQ(depth_for({}, 1 << 20), 4) << "the least";
 }
 
 TEST(DepthFor, TakesALineBetweenThePageAndTheMeasuredBlock) {
-  DiskRates rates = disk();
-  rates.read_bytes = 8e9;
-  // Half way: 80 us + (600 us - 80 us) x (508 KiB / 1020 KiB) = 339 us; 2 x 339 us x 8 GB/s / 512 KiB = 10.3.
-  EXPECT_EQ(depth_for(rates, 512 << 10), 11);
-  // Beyond: 80 us + 520 us x (8188 KiB / 1020 KiB) = 4.25 ms; 2 x 4.25 ms x 8 GB/s / 8 MiB = 8.1.
-  EXPECT_EQ(depth_for(rates, 8 << 20), 9);
+  // Half way: 80 us + (600 us - 80 us) x (508 KiB / 1020 KiB) = 339 us; (2 x 339 us + 20 ms) x 2 GB/s / 512 KiB = 78.9.
+  EXPECT_EQ(depth_for(disk(), 512 << 10), 79);
+  // Beyond: 80 us + 520 us x (8188 KiB / 1020 KiB) = 4.25 ms; (2 x 4.25 ms + 20 ms) x 2 GB/s / 8 MiB = 6.8.
+  EXPECT_EQ(depth_for(disk(), 8 << 20), 7);
 }
 
 }  // namespace

@@ -38,13 +38,13 @@ DiskRates probe_disk(const std::string& folder, const DiskProbeOptions& options)
 // first folder that has one.
 std::vector<DiskRates> probe_disks(std::span<const std::string> folders, const DiskProbeOptions& options);
 
-// Requests of `block_bytes` to keep in flight: twice what Little's law asks for, 4 to 128.
+// Requests of `block_bytes` to keep in flight: (2 x latency + 20 ms) x bandwidth of them in bytes, 4 to 128.
 //
 // By Little's law a disk is busy with latency x bandwidth bytes in flight. The latency that counts is that of a whole
 // block when it is alone: a page's leaves out the time the block itself takes on the way, and that measured under load
 // counts the waiting in a queue that is already too long. Twice that, for while results are reaped and new requests made the
-// disk must find others waiting. A block of another size than was measured takes as long as a straight line between the
-// page and the measured block says.
+// disk must find others waiting; and what it moves in 20 ms, for which the thread that does so may have to wait for a core. A
+// block of another size than was measured takes as long as a straight line between the page and the measured block says.
 int depth_for(const DiskRates& rates, std::int64_t block_bytes);
 
 }  // namespace spillway

@@ -35,7 +35,7 @@ struct SwapStoreOptions {
   std::vector<SwapPath> paths;
   std::vector<SwapExtent> extents;
   std::string contents;                // what the header says the files hold, for error texts: "rank 0 of 2, adam f32 moments, bf16 weights"
-  IoEngineOptions engine;              // depth 0: twice measured latency x bandwidth; else so many requests in flight per ring
+  IoEngineOptions engine;              // depth 0: depth_for() of what is measured; else so many requests in flight per ring
   std::int64_t block_bytes = 1 << 20;  // most bytes of one I/O request; a multiple of alignment
   int rings = 1;                       // per path, each a thread and an engine (aio.intra_op_parallelism)
   bool single_submit = false;          // each request is submitted by itself
