@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """The NVMe tier beside fio and DeepSpeed on the same disk.
 
-  read_over_fio, write_over_fio   rate of optimizer tiles through the swap store / fio's of the same kind, with the same engine,
-                                  block, depth and size of the file
+  read_over_fio, write_over_fio   rate of optimizer tiles through the swap store / fio's of the same kind, in the same file, with the
+                                  same engine, block and depth
   mixed_over_fio                  tiles read and written back, as in a step / fio's rate of sequential reads and writes in equal shares
   ring_over_fio                   the trainer's ring in a real step: tiles read, verified, updated, checksummed and written / fio's mixed
-                                  rate, of a file as large
+                                  rate
   raw_over_deepspeed              rate of tiles read and written back / DeepSpeed's async_io doing the same; with read_ and write_
                                   before it: of the one alone
   step_over_deepspeed             its time of a whole step with optimizer state and gradients on disk / ours, of as many parameters
   update_over_deepspeed           its engine.step() alone / ours from the gate on, nothing else going on
 
 A round is A-B-A: fio, ours, DeepSpeed, ours, fio, kind by kind; a figure is the median of the rounds' ratios of means. What is read or
-written in a turn has been written before. Without the peer (bench/peers/install.sh) its figures are null. Takes 16 GiB of the disk.
+written in a turn has been written before. fio opens the swap file itself, since where a file lies on a disk makes a difference of several
+percent; what it has written over is written again before it is read. Without the peer (bench/peers/install.sh) its figures are null. Takes
+12 GiB of the disk.
 
 The last line of the output is one JSON object.
 """
@@ -42,29 +44,36 @@ FIO_KINDS = {"read": "read", "write": "write", "mixed": "rw"}
 
 
 class Fio:
-    """A file of its own, all of it written, each turn in the other half of it."""
+    """In the swap file of `ours`, each turn in the other half of it."""
 
-    def __init__(self, folder, name, size, engine, block_bytes, depth, environment):
-        self.name, self.half = "fio", size // 2 // block_bytes * block_bytes
-        self.turns, self.environment = 0, environment
-        self.command = ["fio", "--name=bench", f"--filename={folder}/{name}", "--direct=1", f"--ioengine={engine}", f"--bs={block_bytes}",
-                        f"--iodepth={depth}", "--invalidate=0", "--fallocate=posix", "--output-format=json"]
-        if engine == "io_uring":
+    def __init__(self, ours, environment):
+        about = ours.introduction
+        self.name, self.ours, self.environment = "fio", ours, environment
+        self.turns, self.wrote = 0, False
+        self.begin, self.half = about["tiles_begin"], FILE_BYTES // 2 // about["tile_bytes"] * about["tile_bytes"]
+        self.command = ["fio", "--name=bench", f"--filename={about['tiles_file']}", "--allow_file_create=0", "--direct=1",
+                        f"--ioengine={about['engine']}", f"--bs={about['block_bytes']}", f"--iodepth={about['depth']}", "--invalidate=0",
+                        "--fallocate=none", "--output-format=json"]
+        if about["engine"] == "io_uring":
             self.command += ["--fixedbufs=1", "--registerfiles=1"]
-        self.run(f"--size={2 * self.half}", "--rw=write")
-
-    def run(self, *options):
-        answer = subprocess.run([*self.command, *options], stdout=subprocess.PIPE, text=True, check=False, env=self.environment)
-        if answer.returncode != 0:
-            sys.exit(f"fio ended with status {answer.returncode}: {answer.stdout}")
-        return json.loads(answer.stdout)["jobs"][0]
 
     def ask(self, line):
         kind, seconds = line.split()
         self.turns += 1
-        job = self.run(f"--offset={self.turns % 2 * self.half}", f"--size={self.half}", f"--rw={FIO_KINDS[kind]}", "--rwmixread=50", "--time_based",
-                       f"--runtime={round(1e3 * float(seconds))}ms")
+        self.wrote = self.wrote or kind != "read"
+        options = [f"--offset={self.begin + self.turns % 2 * self.half}", f"--size={self.half}", f"--rw={FIO_KINDS[kind]}", "--rwmixread=50",
+                   "--time_based", f"--runtime={round(1e3 * float(seconds))}ms"]
+        answer = subprocess.run([*self.command, *options], stdout=subprocess.PIPE, text=True, check=False, env=self.environment)
+        if answer.returncode != 0:
+            sys.exit(f"fio ended with status {answer.returncode}: {answer.stdout}")
+        job = json.loads(answer.stdout)["jobs"][0]
         return {"bytes": job["read"]["io_bytes"] + job["write"]["io_bytes"], "seconds": max(job["read"]["runtime"], job["write"]["runtime"]) * 1e-3}
+
+    def make_good(self):
+        """To be called before tiles are read: they are as they were."""
+        if self.wrote:
+            self.ours.ask("restore")
+        self.wrote = False
 
 
 class Rounds:
@@ -91,8 +100,10 @@ def rate(moved):
     return moved["bytes"] / moved["seconds"]
 
 
-def raw_turns(values, order, kind):
+def raw_turns(values, order, kind, fio):
     for contender in order:
+        if contender is fio.ours and kind != "write":
+            fio.make_good()
         values.setdefault((contender.name, kind), []).append(rate(contender.ask(f"{kind} {TURN_S}")))
 
 
@@ -119,14 +130,14 @@ def step_turns(values, ours, peer, fio):
     fio_turn()
 
 
-def measure(rounds, ours, peer, fio, ring_fio):
+def measure(rounds, ours, peer, fio):
     results = Rounds()
     middle = [peer] if peer else []
     for number in range(rounds):
         load, values = os.getloadavg()[0], {}
         for kind in FIO_KINDS:
-            raw_turns(values, [fio, ours, *middle, ours, fio], kind)
-        step_turns(values, ours, peer, ring_fio)
+            raw_turns(values, [fio, ours, *middle, ours, fio], kind, fio)
+        step_turns(values, ours, peer, fio)
         results.add(values)
         print(f"round {number + 1}, load {load:.1f}: " + ", ".join(
             f"{name} {kind} " + " ".join(f"{value * 1e-9:.2f}" if value > 1e3 else f"{value:.2f} s" for value in found)
@@ -173,15 +184,14 @@ def main():
         ours = TurnProcess("spillway", [arguments.program, folder, str(FILE_BYTES), *map(str, arguments.aio or ())])
         stack.callback(ours.close)
         about = ours.introduction
-        fio = Fio(folder, "fio", FILE_BYTES, about["engine"], about["block_bytes"], about["depth"], environment)
-        ring_fio = Fio(folder, "fio-ring", about["ring_file_bytes"], about["engine"], about["block_bytes"], about["ring_depth"], environment)
+        fio = Fio(ours, environment)
         peer = start_peer(folder, about["tile_bytes"], about["parameters"], environment)
         if peer:
             stack.callback(peer.close)
             print(f"DeepSpeed {peer.introduction['version']}, its best: {peer.introduction['aio']}, sub_group_size {peer.introduction['sub_group_size']}")
         print(f"tiles of {about['tile_bytes'] >> 20} MiB, blocks of {about['block_bytes'] >> 10} KiB, {about['depth']} in flight ({about['ring_depth']} in the step's ring), {about['engine']}; steps of "
               f"{about['parameters'] / 1e6:.1f} million parameters\nrounds: GB/s, or seconds", flush=True)
-        results = measure(rounds, ours, peer, fio, ring_fio)
+        results = measure(rounds, ours, peer, fio)
     print("medians (lowest and highest round):")
     for key in sorted(results.values, key=lambda key: (key[1], key[0])):
         results.show(key, *(("s", 1.0) if key[1] in ("step", "update") else ("GB/s", 1e-9)))

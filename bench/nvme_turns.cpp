@@ -5,6 +5,7 @@
 //
 // It prints one JSON object of what it has, then answers each line of standard input by one:
 //   read SECONDS, write SECONDS, mixed SECONDS   {"bytes", "seconds"}: tiles read, written, read and written back
+//   restore                                      {}: all tiles are written, over what another has written there
 //   alone                                        {"step_s", "update_s", "ring_bytes", "ring_s"}: see StepEngine::run_alone()
 //   steps N                                      {"step_s": [...]}: of N steps in a row, from gate to gate
 #include <cstdio>
@@ -43,9 +44,9 @@ class Contender {
 
   std::string introduction() {
     const SwapPathHealth tiles = traffic_.health(), ring = engine_.engine().store()->health().front();
-    return fmt::format(R"({{"tile_bytes": {}, "engine": "{}", "block_bytes": {}, "depth": {}, "parameters": {}, "ring_file_bytes": {}, )"
+    return fmt::format(R"({{"tile_bytes": {}, "tiles_file": "{}", "tiles_begin": {}, "engine": "{}", "block_bytes": {}, "depth": {}, "parameters": {}, )"
                        R"("ring_depth": {}, "config": {}, "machine": {}}})",
-                       kTileBytes, tiles.engine, tiles.block_bytes, tiles.depth, engine_.parameters(), ring.file_bytes, ring.depth,
+                       kTileBytes, traffic_.file(), traffic_.begin(), tiles.engine, tiles.block_bytes, tiles.depth, engine_.parameters(), ring.depth,
                        engine_.config_json(), machine_json());
   }
 
@@ -57,8 +58,12 @@ class Contender {
     if (name == "read") return json(traffic_.move(TilePattern::read, number));
     if (name == "write") return json(traffic_.move(TilePattern::write, number));
     if (name == "mixed") return json(traffic_.move(TilePattern::mixed, number));
+    if (name == "restore") {
+      traffic_.restore();
+      return "{}";
+    }
     if (name == "steps") return json(engine_.run(static_cast<int>(number)));
-    if (name != "alone") throw Error("[bench] no turn is called '" + name + "'; there are read, write, mixed, alone and steps");
+    if (name != "alone") throw Error("[bench] no turn is called '" + name + "'; there are read, write, mixed, restore, alone and steps");
     const StepAlone step = engine_.run_alone();
     return fmt::format(R"({{"step_s": {:.6f}, "update_s": {:.6f}, "ring_bytes": {}, "ring_s": {:.6f}}})", step.step_s, step.update_s, step.ring_bytes,
                        step.ring_s);

@@ -6,10 +6,15 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime/lane_state.h"
 #include "spillway/error.h"
@@ -130,10 +135,21 @@ TileTraffic::TileTraffic(const TileTrafficSetup& setup)
   store_ = make_swap_store(std::move(options));
   reads_ = store_->open_channel(IoPriority::streaming);
   writes_ = store_->open_channel(IoPriority::streaming);
-  move(TilePattern::write, 0.0, tiles_);
+  restore();
 }
 
 TileTraffic::~TileTraffic() = default;
+
+// The one file of that size among those of this process that have no name any more.
+std::string TileTraffic::file() const {
+  const std::int64_t bytes = health().file_bytes;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    struct stat status{};
+    if (stat(entry.path().c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (status.st_nlink == 0 && status.st_size == bytes) return fmt::format("/proc/{}/fd/{}", getpid(), entry.path().filename().string());
+  }
+  throw Error("[bench] the swap file is not among the open files of /proc/self/fd");
+}
 
 Moved TileTraffic::move(TilePattern pattern, double seconds, std::int64_t fewest) {
   const bool mixed = pattern == TilePattern::mixed;

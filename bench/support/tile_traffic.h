@@ -38,8 +38,15 @@ class TileTraffic {
   // Tile after tile, from where the call before stopped; the last is started before `seconds` are over.
   Moved move(TilePattern pattern, double seconds) { return move(pattern, seconds, 1); }
 
+  // Writes all tiles anew, which somebody else has written over.
+  void restore() { move(TilePattern::write, 0.0, tiles_); }
+
   // How the store does it: engine, depth, size of a request.
   SwapPathHealth health() const { return store_->health().front(); }
+
+  // Where others can open the swap file, which has no name; and where in it the tiles begin.
+  std::string file() const;
+  std::int64_t begin() const { return health().file_bytes - tiles_ * tile_bytes_; }
 
  private:
   class Turn;
