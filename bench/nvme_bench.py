@@ -14,7 +14,7 @@
 A round is A-B-A: fio, ours, DeepSpeed, ours, fio, kind by kind; a figure is the median of the rounds' ratios of means. What is read or
 written in a turn has been written before. fio opens the swap file itself, since where a file lies on a disk makes a difference of several
 percent; what it has written over is written again before it is read. Without the peer (bench/peers/install.sh) its figures are null. Takes
-12 GiB of the disk.
+20 GiB of the disk.
 
 The last line of the output is one JSON object.
 """
@@ -34,7 +34,7 @@ from turn_process import TurnProcess, peers_python
 
 PROGRAM = "bench/nvme_turns"
 HERE = pathlib.Path(__file__).resolve().parent
-FILE_BYTES = 4 << 30
+FILE_BYTES = 8 << 30  # half of it is more than anyone moves in a turn: nothing is moved twice in one, out of some cache
 TURN_S = 1.0
 STEPS = 2  # timed in a turn
 # A request on pages of 4 KiB may be of more segments than the disk takes at a time, and is split then. Ours has huge pages, so the others

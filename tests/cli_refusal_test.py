@@ -26,7 +26,7 @@ class CommandLine(Refusal):
     def test_says_what_was_not_understood(self):
         config = self.config()
         for arguments, words in {
-            (): ("no command", "train, plan, inspect, export or doctor", "spillway --help"),
+            (): ("no command", "train, plan, inspect, export, doctor or tune", "spillway --help"),
             ("tarin",): ("unknown command 'tarin'", '"train"'),
             ("train", "--stepz", "3"): ("unknown option '--stepz'", '"--steps"', "spillway train --help"),
             ("plan", "--jsno"): ("unknown option '--jsno'", '"--json"', "spillway plan --help"),
@@ -47,9 +47,10 @@ class CommandLine(Refusal):
     def test_sequence_longer_than_the_context(self):
         self.refused(COMMAND_LINE, self.config(), "--sequence-length", "129", words=("--sequence-length 129", "gpt2-tiny", "at most 128"))
 
-    def test_two_swap_folders(self):
-        config = self.config(cli.offload("nvme", "nvme"), {"zero_optimization": {"offload_param": {"nvme_path": "elsewhere"}}})
-        self.refused(COMMAND_LINE, config, words=("offload_param.nvme_path", '"elsewhere"', "the same"))
+    def test_one_of_several_swap_folders_is_missing(self):
+        for section in ("offload_param", "offload_optimizer"):
+            config = self.config(cli.offload("nvme", "nvme"), {"zero_optimization": {section: {"nvme_path": [".", "elsewhere"]}}})
+            self.refused(DISK, config, words=("(elsewhere)", "No such file", "nvme_path"))
 
     def test_more_memory_than_the_machine_has(self):
         self.refused(MEMORY, self.config({"spillway": {"device_memory": "100TiB"}}), words=("[memory]", "device arena", "nothing was started"))
@@ -189,6 +190,8 @@ class Budget(Refusal):
             'offload_optimizer.device: "nvme"': cli.offload(optimizer="nvme"),
             'offload_param.device: "cpu"': cli.offload(param="cpu"),
             'offload_param.device: "nvme"': cli.offload(param="nvme"),
+            'offload_activations: "nvme"': {"spillway": {"offload_activations": "nvme", "nvme_path": "."}},
+            'offload_gradients: "nvme"': {"spillway": {"offload_gradients": "nvme", "nvme_path": "."}},
             "cpu_checkpointing: true": {"activation_checkpointing": {"cpu_checkpointing": True}},
             "train_micro_batch_size_per_gpu: 1 with gradient_accumulation_steps: 2": {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2},
             "spillway.tile_size: 1048576": {"spillway": {"tile_size": 1048576}},
