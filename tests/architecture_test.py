@@ -45,7 +45,7 @@ FENCE = [
     ("nlohmann/json", r"nlohmann/.*", r"(lib/(config|checkpoint|report)|tests)/[^/]+\.cpp"),
     ("CLI11", r"CLI/.*|CLI11\.hpp", r"app/.*"),
     ("fmt", r"fmt/.*", r".*\.cpp"),
-    ("xxHash", r"xxhash\.h|xxh3\.h", r"lib/base/[^/]+\.cpp"),
+    ("xxHash", r"xxhash\.h|xxh3\.h|xxh_x86dispatch\.h", r"lib/base/[^/]+\.cpp"),
     ("GoogleTest", r"(gtest|gmock)/.*", r"tests/.*"),
 ]
 STANDARD = re.compile(r"[a-z_0-9]+")

@@ -6,6 +6,9 @@
 
 #include <fmt/format.h>
 #include <xxhash.h>
+#if SPILLWAY_XXH_DISPATCH
+#include <xxh_x86dispatch.h>  // XXH3 by the widest instructions that the processor has; the values are the same
+#endif
 
 #include "base/clones.h"
 
