@@ -139,9 +139,8 @@ class Probe {
       }
       queue(op(started), started % blocks_ * block_bytes_, block_bytes_);
       ++started;
-      if (free_.empty()) engine_->submit();
+      engine_->submit();  // by itself, as the swap store does
     }
-    engine_->submit();
     while (free_.size() < results_.size()) reap(1);
     return started;
   }

@@ -126,14 +126,14 @@ TEST(Aio, IsHonoured) {
   EXPECT_FALSE(defaults.block_size.has_value());
   EXPECT_FALSE(defaults.queue_depth.has_value());
   EXPECT_EQ(defaults.intra_op_parallelism, 1);
-  EXPECT_FALSE(defaults.single_submit);
+  EXPECT_TRUE(defaults.single_submit);
   EXPECT_TRUE(defaults.overlap_events);
-  const Config config = parse(R"({"aio": {"block_size": 262144, "queue_depth": 32, "intra_op_parallelism": 4, "single_submit": true,
+  const Config config = parse(R"({"aio": {"block_size": 262144, "queue_depth": 32, "intra_op_parallelism": 4, "single_submit": false,
       "overlap_events": false, "thread_count": 8}, "spillway": {"submission_polling": true, "completion_polling": true}})");
   EXPECT_EQ(config.aio.block_size, 262144);
   EXPECT_EQ(config.aio.queue_depth, 32);
   EXPECT_EQ(config.aio.intra_op_parallelism, 4);
-  EXPECT_TRUE(config.aio.single_submit);
+  EXPECT_FALSE(config.aio.single_submit);
   EXPECT_FALSE(config.aio.overlap_events);
   EXPECT_TRUE(config.spillway.submission_polling);
   EXPECT_TRUE(config.spillway.completion_polling);

@@ -238,7 +238,7 @@ TEST(Report, EffectiveConfigurationReadsBackAsItself) {
       R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/a"},
                                 "offload_optimizer": {"device": "nvme", "nvme_path": ["/b", "/a"]}},
           "activation_checkpointing": {"cpu_checkpointing": true},
-          "aio": {"block_size": 5000, "queue_depth": 64, "intra_op_parallelism": 2, "single_submit": true, "overlap_events": false, "use_gds": true},
+          "aio": {"block_size": 5000, "queue_depth": 64, "intra_op_parallelism": 2, "single_submit": false, "overlap_events": false, "use_gds": true},
           "spillway": {"offload_gradients": "nvme", "submission_polling": true, "completion_polling": true}})",
       R"({"spillway": {"offload_activations": "nvme", "nvme_path": ["/c", "/d"], "offload_gradients": "nvme"}})",
   };

@@ -67,7 +67,7 @@ TEST(StoreOptions, NothingOnNvmeMeansNoStore) {
 
 TEST(StoreOptions, TakesTheAioSection) {
   RunSetup setup = run_on_nvme("/a", "/a");
-  setup.config.aio = {.block_size = 100'000, .queue_depth = 17, .intra_op_parallelism = 3, .single_submit = true, .overlap_events = false};
+  setup.config.aio = {.block_size = 100'000, .queue_depth = 17, .intra_op_parallelism = 3, .single_submit = false, .overlap_events = false};
   setup.config.spillway.submission_polling = setup.config.spillway.completion_polling = true;
   setup.config.spillway.io_engine = "libaio";
   setup.config.spillway.verify = false;
@@ -75,7 +75,7 @@ TEST(StoreOptions, TakesTheAioSection) {
   EXPECT_EQ(options.block_bytes, 102'400) << "whole pages";
   EXPECT_EQ(options.engine.depth, 17);
   EXPECT_EQ(options.rings, 3);
-  EXPECT_TRUE(options.single_submit);
+  EXPECT_FALSE(options.single_submit);
   EXPECT_FALSE(options.overlap_events);
   EXPECT_TRUE(options.engine.submission_polling);
   EXPECT_TRUE(options.engine.completion_polling);
@@ -102,7 +102,7 @@ TEST(StoreOptions, WhereStateLiesAndHowItIsMovedChangesNoBit) {
   const std::uint64_t expected = train(setup).state_hash;
   RunSetup apart = run_on_nvme(a.path(), b.path());
   apart.steps = 4;
-  apart.config.aio = {.block_size = 4096, .queue_depth = 2, .intra_op_parallelism = 2, .single_submit = true, .overlap_events = false};
+  apart.config.aio = {.block_size = 4096, .queue_depth = 2, .intra_op_parallelism = 2, .single_submit = false, .overlap_events = false};
   EXPECT_EQ(train(apart).state_hash, expected);
   RunSetup striped = run_on_nvme(a.path(), a.path());
   striped.steps = 4;

@@ -116,12 +116,12 @@ TEST_F(SwapStoreRing, WithoutOverlapABatchEndsBeforeTheNextBegins) {
   EXPECT_THAT(drain(*channel), ElementsAre(0));
 }
 
-TEST_F(SwapStoreRing, SubmitsEachRequestByItselfIfAsked) {
+TEST_F(SwapStoreRing, SubmitsEachRequestByItselfUnlessAskedNotTo) {
   for (const bool single : {false, true}) {
     gate_.open();
     buffers_.clear();
     SwapStoreOptions options;
-    options.single_submit = single;
+    if (!single) options.single_submit = false;
     make(8, options);
     const auto channel = store_->open_channel(IoPriority::streaming);
     start(*channel, IoOp::read, 0);

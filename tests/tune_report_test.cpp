@@ -66,7 +66,7 @@ TEST(TuneReport, TheAioSectionIsAConfiguration) {
   EXPECT_EQ(config.aio.block_size, 256 << 10);
   EXPECT_EQ(config.aio.queue_depth, 16);
   EXPECT_EQ(config.aio.intra_op_parallelism, 1);
-  EXPECT_FALSE(config.aio.single_submit);
+  EXPECT_TRUE(config.aio.single_submit);
   EXPECT_TRUE(config.aio.overlap_events);
   EXPECT_EQ(config.spillway.io_engine, "auto");
   EXPECT_EQ(testing::parse(aio_json(setting, true)).spillway.io_engine, "libaio");

@@ -70,7 +70,7 @@ struct AioConfig {
   std::optional<std::int64_t> block_size;   // bytes of one request, rounded up to whole pages; unset: 1 MiB
   std::optional<std::int64_t> queue_depth;  // requests in flight per ring; unset: by the disk's measured latency and bandwidth
   int intra_op_parallelism = 1;             // rings per folder
-  bool single_submit = false;               // each request is submitted by itself
+  bool single_submit = true;                // each request is submitted by itself: see SwapStoreOptions
   bool overlap_events = true;               // false: a batch of requests is waited for before the next is submitted
 };
 

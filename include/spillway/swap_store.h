@@ -38,7 +38,8 @@ struct SwapStoreOptions {
   IoEngineOptions engine;              // depth 0: depth_for() of what is measured; else so many requests in flight per ring
   std::int64_t block_bytes = 1 << 20;  // most bytes of one I/O request; a multiple of alignment
   int rings = 1;                       // per path, each a thread and an engine (aio.intra_op_parallelism)
-  bool single_submit = false;          // each request is submitted by itself
+  bool single_submit = true;           // each request is submitted by itself: of neighbours in one batch the kernel makes fewer, larger
+                                       // requests than were asked for, and the disk is left with less to do at a time
   bool overlap_events = true;          // false: a batch of requests is waited for before the next is submitted
   bool verify = true;                  // check every read against the checksum of the last write
   // Makes the engine of each ring; empty: make_io_engine. The fault tests put failing engines here.

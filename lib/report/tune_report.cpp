@@ -51,7 +51,7 @@ std::string aio_json(const DiskSetting& setting, bool names_engine) {
                 {{"block_size", setting.block_bytes},
                  {"queue_depth", setting.depth},
                  {"intra_op_parallelism", 1},
-                 {"single_submit", false},
+                 {"single_submit", true},
                  {"overlap_events", true}}}};
   if (names_engine) json["spillway"] = {{"io_engine", setting.engine}};
   return json.dump(2) + "\n";
