@@ -15,8 +15,8 @@ struct PathRate {
   int depth = 1;           // of each ring
 };
 
-// For each path of the options, whose files these are. What was measured holds for this process: a disk is probed once. Where
-// it cannot be (no room for the scratch file), a warning says so and which values stand in. Blocks while it measures.
+// For each path of the options, whose files these are, by disk_rates(). Where those cannot be measured (no room for the scratch
+// file), a warning says so and which values stand in. Blocks while it measures.
 std::vector<PathRate> path_rates(const SwapStoreOptions& options, std::span<const SwapFile> files);
 
 }  // namespace spillway

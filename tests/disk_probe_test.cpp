@@ -65,6 +65,19 @@ TEST(DiskProbe, MeasuresSeveralFoldersInTheirOrder) {
   EXPECT_TRUE(probe_disks({}, quick()).empty());
 }
 
+TEST(DiskRates, MeasuresTheSameThingOnce) {
+  const TestFolder first, second;
+  const std::vector<std::string> one = {first.path()}, other = {second.path()}, both = {first.path(), second.path()};
+  const DiskRates rates = disk_rates(one, quick()).front();
+  expect_measured(rates, 64 << 10);
+  EXPECT_EQ(disk_rates(one, quick()).front().mixed_bytes, rates.mixed_bytes);
+  EXPECT_EQ(disk_rates(other, quick()).front().mixed_bytes, rates.mixed_bytes) << "the same disk";
+  EXPECT_NE(disk_rates(both, quick()).front().mixed_bytes, rates.mixed_bytes) << "at the same time each has its share";
+  EXPECT_NE(disk_rates(one, quick("auto", 8)).front().mixed_bytes, rates.mixed_bytes);
+  EXPECT_EQ(disk_rates(one, quick("auto", 4, 4096)).front().block_bytes, 4096);
+  EXPECT_THAT(io_error_of([&] { disk_rates(std::vector{first.path() + "/missing"}, quick()); }), HasSubstr("No such file"));
+}
+
 TEST(DiskProbe, OneBadFolderAmongSeveralIsAnErrorThatNamesIt) {
   const TestFolder good;
   const std::vector<std::string> folders = {good.path(), good.path() + "/missing", good.path()};

@@ -38,6 +38,10 @@ DiskRates probe_disk(const std::string& folder, const DiskProbeOptions& options)
 // first folder that has one.
 std::vector<DiskRates> probe_disks(std::span<const std::string> folders, const DiskProbeOptions& options);
 
+// The same, but disks that this process has measured together before, with the same engine, depth and block, are not measured
+// again.
+std::vector<DiskRates> disk_rates(std::span<const std::string> folders, const DiskProbeOptions& options);
+
 // Requests of `block_bytes` to keep in flight: (2 x latency + 20 ms) x bandwidth of them in bytes, 4 to 128.
 //
 // By Little's law a disk is busy with latency x bandwidth bytes in flight. The latency that counts is that of a whole

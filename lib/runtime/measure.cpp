@@ -133,7 +133,7 @@ MachineRates measure_rates(Device& device, const ModelSpec& spec, const BatchSha
   rates.cpu_adam_bytes = measure_optimizer(state);
   if (nvme_folders.empty()) return rates;
   rates.nvme_read_bytes = rates.nvme_write_bytes = rates.nvme_mixed_bytes = rates.nvme_latency_s = 0.0;
-  for (const DiskRates& disk : probe_disks(nvme_folders, probe)) {
+  for (const DiskRates& disk : disk_rates(nvme_folders, probe)) {
     rates.nvme_read_bytes += disk.read_bytes;
     rates.nvme_write_bytes += disk.write_bytes;
     rates.nvme_mixed_bytes += disk.mixed_bytes;
