@@ -41,11 +41,10 @@ class LoopDevice {
     device_ = output_of("losetup --find --show '" + image_ + "'");
     fd_ = open(device_.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
     EXPECT_GE(fd_, 0) << device_ << ": " << std::strerror(errno);
-  }
-  ~LoopDevice() {
-    close(fd_);
+    // Goes when it is closed, also if this process is killed.
     if (std::system(("losetup --detach '" + device_ + "'").c_str()) != 0) std::fprintf(stderr, "cannot detach %s\n", device_.c_str());
   }
+  ~LoopDevice() { close(fd_); }
   LoopDevice(const LoopDevice&) = delete;
   LoopDevice& operator=(const LoopDevice&) = delete;
 

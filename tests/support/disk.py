@@ -32,10 +32,12 @@ class Disk:
         self.folder.mkdir()
         with open(self.image, "wb") as file:
             file.truncate((size_mib or SIZES[kind]) << 20)
-        self.device = run("losetup", "--find", "--show", "--sector-size", sector, self.image)
-        case.addCleanup(run, "losetup", "--detach", self.device)
-        run(f"mkfs.{kind}", "-q", *(["-F"] if kind == "ext4" else []), self.device)
-        run("mount", self.device, self.folder)
+        device = run("losetup", "--find", "--show", "--sector-size", sector, self.image)
+        try:
+            run(f"mkfs.{kind}", "-q", *(["-F"] if kind == "ext4" else []), device)
+            run("mount", device, self.folder)
+        finally:
+            run("losetup", "--detach", device)  # while it is mounted: as soon as it no longer is, also if this process is killed
         case.addCleanup(run, "umount", "--lazy", self.folder)
 
     def lose_data(self):

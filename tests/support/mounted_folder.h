@@ -34,7 +34,6 @@ class MountedFolder {
   }
   ~MountedFolder() {
     if (mounted_) umount2(path_.c_str(), MNT_DETACH);
-    if (!device_.empty()) run("losetup -d " + device_);  // goes when the last has let go of it
   }
   MountedFolder(const MountedFolder&) = delete;
   MountedFolder& operator=(const MountedFolder&) = delete;
@@ -67,6 +66,7 @@ class MountedFolder {
     std::ifstream(name) >> device_;
     const std::string quiet = kind == "ext4" ? "-q -F " : "-q -f ";
     mounted_ = run("mkfs." + kind + " " + quiet + device_ + " > '" + name + "'") && mount(device_.c_str(), path_.c_str(), kind.c_str(), 0, nullptr) == 0;
+    run("losetup -d " + device_);  // goes when it is no longer mounted, also if this process is killed
   }
 
   TestFolder folder_;
