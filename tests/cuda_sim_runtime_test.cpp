@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <latch>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -264,12 +265,16 @@ TEST_F(SimulatedRuntime, KeepsTheErrorOfAFaultyLaunch) {
   Device<float>* const x = new Device<float>(64);  // its cudaFree, too, would answer with the error
   std::atomic<int> calls{0};
   const auto call = [](void* count) { ++*static_cast<std::atomic<int>*>(count); };
+  // Everything is enqueued before the fault happens, from which on each enqueue is refused.
+  std::latch all_enqueued(1);
+  must(cudaLaunchHostFunc(stream, [](void* latch) { static_cast<std::latch*>(latch)->wait(); }, &all_enqueued));
   must(cudaLaunchHostFunc(stream, call, &calls));
   change_settings([](cuda_sim::Settings& settings) { settings.fail_launch = 2; });
   sample::fill(*x, 64, 1, stream);
   sample::fill(*x, 64, 2, stream);
   must(cudaLaunchHostFunc(stream, call, &calls));
   must(cudaEventRecord(event, stream));
+  all_enqueued.count_down();
   EXPECT_EQ(cudaEventSynchronize(event), cudaErrorIllegalAddress);
   EXPECT_EQ(calls.load(), 1);
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress);

@@ -167,7 +167,7 @@ TEST_P(KernelQueueFaultTest, TriesAgainWhatIsRefusedForTheMoment) {
                                .waiting = refuse({EINTR})});
   const auto engine = GetParam().make(8);
   Traffic traffic(*engine, file, 4);
-  traffic.run(200);
+  for (int round = 0; round < 20 && refused <= 30; ++round) traffic.run(200);
   EXPECT_EQ(traffic.failures(), 0);
   EXPECT_GT(refused, 30);
 }
@@ -240,10 +240,10 @@ TEST_P(IoEngineFaultTest, GivesTheSameUnderRandomFaults) {
                                  .result = fault, .order = draw, .every_device_polls = seed % 2 == 0});
     const auto engine = GetParam().make(static_cast<int>(1 + 3 * seed));
     Traffic traffic(*engine, file, seed);
-    traffic.run(100);
-    EXPECT_GT(traffic.failures(), 10);
-    EXPECT_GT(traffic.continued(), traffic.failures());
-    EXPECT_GT(traffic.overtaken(), 10);
+    // What is drawn when depends on threads and on how often a call waits: until enough of each kind has happened.
+    const auto enough = [&] { return traffic.failures() > 10 && traffic.continued() > traffic.failures() && traffic.overtaken() > 10; };
+    for (int round = 0; round < 20 && !enough(); ++round) traffic.run(100);
+    EXPECT_TRUE(enough()) << traffic.failures() << " failed, " << traffic.continued() << " were continued, " << traffic.overtaken() << " overtaken";
   }
 }
 
