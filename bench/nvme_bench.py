@@ -11,10 +11,11 @@
   step_over_deepspeed             its time of a whole step with optimizer state and gradients on disk / ours, of as many parameters
   update_over_deepspeed           its engine.step() alone / ours from the gate on, nothing else going on
 
-A round is A-B-A: fio, ours, DeepSpeed, ours, fio, kind by kind; a figure is the median of the rounds' ratios of means. What is read or
-written in a turn has been written before. fio opens the swap file itself, since where a file lies on a disk makes a difference of several
-percent; what it has written over is written again before it is read. Without the peer (bench/peers/install.sh) its figures are null. Takes
-20 GiB of the disk.
+A round is A-B-A: fio, ours, DeepSpeed, ours, fio, kind by kind; a figure is the median of the rounds' ratios of means. Each round has new
+processes and new files, since the memory and the place on the disk that a process is given make a difference of several percent, and fio is
+a new process each turn; for the same reason all begin a turn at the start of one half of their file or of the other. What is read or
+written in a turn has been written before. fio opens the swap file itself; what it has written
+over is written again before it is read. Without the peer (bench/peers/install.sh) its figures are null. Takes 20 GiB of the disk.
 
 The last line of the output is one JSON object.
 """
@@ -44,7 +45,7 @@ FIO_KINDS = {"read": "read", "write": "write", "mixed": "rw"}
 
 
 class Fio:
-    """In the swap file of `ours`, each turn in the other half of it."""
+    """In the swap file of `ours`, each turn in the other half of it, as the others do: which blocks have been written lately makes 7 %."""
 
     def __init__(self, ours, environment):
         about = ours.introduction
@@ -130,14 +131,61 @@ def step_turns(values, ours, peer, fio):
     fio_turn()
 
 
-def measure(rounds, ours, peer, fio):
+class Contenders:
+    """Starts them, anew for every round."""
+
+    def __init__(self, arguments):
+        self.arguments, self.environment = arguments, {**os.environ, **({} if arguments.small_pages else HUGE_PAGES)}
+        self.about, self.peer_about = None, None  # as those of the first round introduced themselves
+        self.has_peer = peers_python().exists()
+        if not self.has_peer:
+            print(f"no peer: {peers_python()} is missing; bench/peers/install.sh installs PyTorch and DeepSpeed there (5.5 GiB)")
+
+    @contextlib.contextmanager
+    def started(self):
+        with contextlib.ExitStack() as stack:
+            folder = tempfile.mkdtemp(prefix="nvme-", dir=self.arguments.folder or pathlib.Path(self.arguments.program).parent)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            ours = TurnProcess("spillway", [self.arguments.program, folder, str(FILE_BYTES), *map(str, self.arguments.aio or ())])
+            stack.callback(ours.close)
+            peer = self.start_peer(folder, ours.introduction) if self.has_peer else None
+            if peer:
+                stack.callback(peer.close)
+            if self.about is None:
+                self.about, self.peer_about = ours.introduction, peer.introduction if peer else "not installed"
+                self.introduce()
+            yield ours, peer, Fio(ours, self.environment)
+
+    def start_peer(self, folder, about):
+        """Only the first looks for its best settings."""
+        found = [json.dumps(self.peer_about["aio"])] if self.peer_about else []
+        command = [peers_python(), HERE / "peers/nvme_peer.py", folder, str(FILE_BYTES), str(about["tile_bytes"]), str(about["parameters"]), *found]
+        try:
+            return TurnProcess("deepspeed", command, self.environment)
+        except SystemExit as error:  # it may not compile or run here
+            if self.peer_about:
+                raise
+            self.has_peer = False
+            print(f"no peer: {error}")
+            return None
+
+    def introduce(self):
+        about, peer = self.about, self.peer_about
+        if self.has_peer:
+            print(f"DeepSpeed {peer['version']}, its best: {peer['aio']}, sub_group_size {peer['sub_group_size']}")
+        print(f"tiles of {about['tile_bytes'] >> 20} MiB, blocks of {about['block_bytes'] >> 10} KiB, {about['depth']} in flight ({about['ring_depth']} in the step's ring), {about['engine']}; steps of "
+              f"{about['parameters'] / 1e6:.1f} million parameters\nrounds: GB/s, or seconds", flush=True)
+
+
+def measure(rounds, contenders):
     results = Rounds()
-    middle = [peer] if peer else []
     for number in range(rounds):
-        load, values = os.getloadavg()[0], {}
-        for kind in FIO_KINDS:
-            raw_turns(values, [fio, ours, *middle, ours, fio], kind, fio)
-        step_turns(values, ours, peer, fio)
+        values = {}
+        with contenders.started() as (ours, peer, fio):
+            load = os.getloadavg()[0]
+            for kind in FIO_KINDS:
+                raw_turns(values, [fio, ours, *([peer] if peer else []), ours, fio], kind, fio)
+            step_turns(values, ours, peer, fio)
         results.add(values)
         print(f"round {number + 1}, load {load:.1f}: " + ", ".join(
             f"{name} {kind} " + " ".join(f"{value * 1e-9:.2f}" if value > 1e3 else f"{value:.2f} s" for value in found)
@@ -154,19 +202,6 @@ def figures(results):
     return {name: None if value is None else round(value, 3) for name, value in found.items()}
 
 
-def start_peer(folder, tile_bytes, parameters, environment):
-    python = peers_python()
-    if not python.exists():
-        print(f"no peer: {python} is missing; bench/peers/install.sh installs PyTorch and DeepSpeed there (5.5 GiB)")
-        return None
-    command = [python, HERE / "peers/nvme_peer.py", folder, str(FILE_BYTES), str(tile_bytes), str(parameters)]
-    try:
-        return TurnProcess("deepspeed", command, environment)
-    except SystemExit as error:  # it may not compile or run here
-        print(f"no peer: {error}")
-        return None
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -177,26 +212,13 @@ def main():
     parser.add_argument("--folder", help="on the disk to measure; default: beside the program")
     arguments = parser.parse_args()
     rounds = 3 if arguments.quick else 15
-    environment = {**os.environ, **({} if arguments.small_pages else HUGE_PAGES)}
-    with contextlib.ExitStack() as stack:
-        folder = tempfile.mkdtemp(prefix="nvme-", dir=arguments.folder or pathlib.Path(arguments.program).parent)
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        ours = TurnProcess("spillway", [arguments.program, folder, str(FILE_BYTES), *map(str, arguments.aio or ())])
-        stack.callback(ours.close)
-        about = ours.introduction
-        fio = Fio(ours, environment)
-        peer = start_peer(folder, about["tile_bytes"], about["parameters"], environment)
-        if peer:
-            stack.callback(peer.close)
-            print(f"DeepSpeed {peer.introduction['version']}, its best: {peer.introduction['aio']}, sub_group_size {peer.introduction['sub_group_size']}")
-        print(f"tiles of {about['tile_bytes'] >> 20} MiB, blocks of {about['block_bytes'] >> 10} KiB, {about['depth']} in flight ({about['ring_depth']} in the step's ring), {about['engine']}; steps of "
-              f"{about['parameters'] / 1e6:.1f} million parameters\nrounds: GB/s, or seconds", flush=True)
-        results = measure(rounds, ours, peer, fio)
+    contenders = Contenders(arguments)
+    results = measure(rounds, contenders)
     print("medians (lowest and highest round):")
     for key in sorted(results.values, key=lambda key: (key[1], key[0])):
         results.show(key, *(("s", 1.0) if key[1] in ("step", "update") else ("GB/s", 1e-9)))
     print(json.dumps({**figures(results), "rounds": rounds, "others_pages": "small" if arguments.small_pages else "huge",
-                      "file_bytes": FILE_BYTES, "spillway": about, "peer": peer.introduction if peer else "not installed",
+                      "file_bytes": FILE_BYTES, "spillway": contenders.about, "peer": contenders.peer_about,
                       "values": {" ".join(key): [float(f"{value:.4g}") for value in found] for key, found in results.values.items()}}))
 
 

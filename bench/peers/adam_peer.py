@@ -21,6 +21,7 @@ import time
 
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))  # of the virtual environment
 os.environ.pop("CUDA_HOME", None)  # a toolkit without a device is warned about
+os.environ.pop("CXX", None)  # may be of two words, which PyTorch does not understand
 os.environ.update(DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=os.path.join(FOLDER, "extensions"),
                   PATH=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])  # where ninja is
 

@@ -1,15 +1,15 @@
 """The peer of nvme_bench.py: DeepSpeed's async_io moving tensors, and steps of its ZeRO stage 3 with optimizer state and gradients
 on NVMe, on the CPU.
 
-usage: nvme_peer.py FOLDER BYTES TENSOR_BYTES PARAMETERS
+usage: nvme_peer.py FOLDER BYTES TENSOR_BYTES PARAMETERS [AIO]
        nvme_peer.py --build    compiles async_io and CPUAdam, as DeepSpeed does when they are first used
 
-Speaks as nvme_turns.cpp does. Before it introduces itself it looks for its best "aio" section: all of GRID move tensors both ways
-for a moment, the best quarter of them again, and so on. Turns:
+Speaks as nvme_turns.cpp does. Before it introduces itself it looks for its best "aio" section, unless it is given one: all of GRID
+move tensors both ways for a moment, the best quarter of them again, and so on. Turns:
 
   read SECONDS, write SECONDS, mixed SECONDS   {"bytes", "seconds"}: files of TENSOR_BYTES each, a group at a time, by one handle for reads
-                                               and one for writes, as its swappers do; mixed: a group is written back while the next is
-                                               read
+                                               and one for writes, as its swappers do, from the first of the other half of the files than
+                                               the turn before; mixed: a group is written back while the next is read
   step                                         {"step_s", "whole_s"}: engine.step() alone; with forward and backward, in which its
                                                gradients go to disk
 """
@@ -23,6 +23,7 @@ import time
 
 HOME = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))  # of the virtual environment
 os.environ.pop("CUDA_HOME", None)  # a toolkit without a device is warned about
+os.environ.pop("CXX", None)  # may be of two words, which PyTorch does not understand
 os.environ.update(DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=os.path.join(HOME, "extensions"),
                   PATH=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])  # where ninja is
 os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("MASTER_PORT", "29518"))
@@ -45,7 +46,7 @@ class Tensors:
         from deepspeed.ops.op_builder import AsyncIOBuilder
         self.make_handle = AsyncIOBuilder().load().aio_handle
         self.paths = [os.path.join(folder, f"tensor{i}") for i in range(count // GROUP * GROUP)]
-        self.bytes, self.next = tensor_bytes, 0
+        self.bytes, self.next, self.half = tensor_bytes, 0, len(self.paths) // GROUP // 2 * GROUP
         self.use({name: values[0] for name, values in GRID.items()})
         self.allocator = self.reader  # has to outlive them
         self.groups = [[self.allocator.new_cpu_locked_tensor(tensor_bytes, torch.empty(0, dtype=torch.uint8)) for _ in range(GROUP)] for _ in range(2)]
@@ -77,6 +78,7 @@ class Tensors:
 
     def turn(self, name, seconds):
         start = time.perf_counter()
+        self.next = 0 if self.next >= self.half else self.half
         moved, pending, paths = 0, None, None
         for group in itertools.cycle((0, 1)):
             more = time.perf_counter() - start < seconds
@@ -107,7 +109,6 @@ class Tensors:
                 rates.setdefault(json.dumps(settings), []).append(moved["bytes"] / moved["seconds"])
             candidates.sort(key=lambda settings: -statistics.median(rates[json.dumps(settings)]))
             if len(candidates) <= 3:
-                self.use(candidates[0])
                 return candidates[0]
             candidates = candidates[:(len(candidates) + 3) // 4]
 
@@ -147,10 +148,11 @@ def main():
     os.dup2(2, 1)
     if sys.argv[1:] == ["--build"]:
         return build()
-    folder, file_bytes, tensor_bytes, parameters = sys.argv[1], *map(int, sys.argv[2:])
+    folder, file_bytes, tensor_bytes, parameters = sys.argv[1], *map(int, sys.argv[2:5])
     import deepspeed
     tensors = Tensors(folder, file_bytes // tensor_bytes, tensor_bytes)
-    settings = tensors.best_settings()
+    settings = json.loads(sys.argv[5]) if sys.argv[5:] else tensors.best_settings()
+    tensors.use(settings)
     trainer = Trainer(folder, parameters, settings)
     for _ in range(2):  # the first ones write new files
         trainer.step()

@@ -161,7 +161,7 @@ Moved TileTraffic::move(TilePattern pattern, double seconds, std::int64_t fewest
   if (mixed) follower.join();
   const double taken = std::chrono::duration<double>(Clock::now() - start).count();
   const std::int64_t tiles = turn.tiles();
-  next_ += tiles;
+  next_ = next_ < tiles_ / 2 ? tiles_ / 2 : 0;
   return {tiles * tile_bytes_ * (mixed ? 2 : 1), taken};
 }
 

@@ -35,7 +35,8 @@ class TileTraffic {
   TileTraffic(const TileTraffic&) = delete;
   TileTraffic& operator=(const TileTraffic&) = delete;
 
-  // Tile after tile, from where the call before stopped; the last is started before `seconds` are over.
+  // Tile after tile, from the first of the other half of the file than in the call before; the last is started before `seconds`
+  // are over.
   Moved move(TilePattern pattern, double seconds) { return move(pattern, seconds, 1); }
 
   // Writes all tiles anew, which somebody else has written over.
@@ -59,7 +60,7 @@ class TileTraffic {
   std::int64_t tiles_;
   std::unique_ptr<SwapStore> store_;
   std::unique_ptr<SwapChannel> reads_, writes_;
-  std::int64_t next_ = 0;  // tile, counted on and on
+  std::int64_t next_ = 0;  // tile to begin with
 };
 
 }  // namespace spillway::bench
