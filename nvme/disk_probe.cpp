@@ -10,12 +10,12 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <new>
 #include <random>
 #include <thread>
 
 #include <fmt/format.h>
 
+#include "base/arena.h"
 #include "base/text.h"
 #include "errno_text.h"
 #include "spillway/error.h"
@@ -47,26 +47,21 @@ SwapFile scratch_file(const std::string& folder, std::int64_t bytes, std::int64_
   return file;
 }
 
-// Noise, the same in every MiB: some disks compress, and some file systems keep no zeros.
+// Memory like that which is swapped: a request on huge pages is one piece to the disk, on small ones it may be of more than the disk takes
+// at a time. It holds noise, the same in every MiB: some disks compress, and some file systems keep no zeros.
 class Buffers {
  public:
-  explicit Buffers(std::int64_t bytes) : size_(static_cast<std::size_t>(bytes)), data_(static_cast<std::byte*>(::operator new(size_, kAlignment))) {
+  explicit Buffers(std::int64_t bytes) : memory_("buffers that a disk is measured with", std::max(bytes, kPage), Pin::no) {
     std::mt19937_64 random(1);
-    std::vector<std::uint64_t> noise(std::min<std::size_t>(size_, 1 << 20) / sizeof(std::uint64_t));
+    std::vector<std::uint64_t> noise(static_cast<std::size_t>(std::min<std::int64_t>(bytes, 1 << 20)) / sizeof(std::uint64_t));
     std::ranges::generate(noise, std::ref(random));
-    const std::size_t period = noise.size() * sizeof(std::uint64_t);
-    for (std::size_t i = 0; i < size_; i += period) std::memcpy(data_.get() + i, noise.data(), std::min(period, size_ - i));
+    const auto period = static_cast<std::int64_t>(noise.size() * sizeof(std::uint64_t));
+    for (std::int64_t i = 0; i < bytes; i += period) std::memcpy(memory_.data() + i, noise.data(), static_cast<std::size_t>(std::min(period, bytes - i)));
   }
-  std::byte* data() const { return data_.get(); }
-  std::span<std::byte> span() const { return {data_.get(), size_}; }
+  std::byte* data() const { return memory_.data(); }
 
  private:
-  static constexpr std::align_val_t kAlignment{kPage};
-  struct Free {
-    void operator()(std::byte* data) const { ::operator delete(data, kAlignment); }
-  };
-  std::size_t size_;
-  std::unique_ptr<std::byte, Free> data_;
+  Arena memory_;
 };
 
 // Nothing is registered: for so short a life that costs more than it saves, a user with little locked memory would be warned of
