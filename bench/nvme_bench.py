@@ -12,10 +12,10 @@
   update_over_deepspeed           its engine.step() alone / ours from the gate on, nothing else going on
 
 A round is A-B-A: fio, ours, DeepSpeed, ours, fio, kind by kind; a figure is the median of the rounds' ratios of means. Each round has new
-processes and new files, since the memory and the place on the disk that a process is given make a difference of several percent, and fio is
-a new process each turn; for the same reason all begin a turn at the start of one half of their file or of the other. What is read or
-written in a turn has been written before. fio opens the swap file itself; what it has written
-over is written again before it is read. Without the peer (bench/peers/install.sh) its figures are null. Takes 20 GiB of the disk.
+processes and new files, as fio is a new process each turn: nobody keeps for all rounds the memory and the place on the disk that it was
+given once. All begin a turn at the start of one half of their file or of the other, so that none moves blocks that were touched longer ago
+than the others'. What is read or written in a turn has been written before. fio opens the swap file itself; what it has written over is
+written again before it is read. Without the peer (bench/peers/install.sh) its figures are null. Takes 20 GiB of the disk.
 
 The last line of the output is one JSON object.
 """
@@ -45,7 +45,7 @@ FIO_KINDS = {"read": "read", "write": "write", "mixed": "rw"}
 
 
 class Fio:
-    """In the swap file of `ours`, each turn in the other half of it, as the others do: which blocks have been written lately makes 7 %."""
+    """In the swap file of `ours`, each turn in the other half of it, as the others do in theirs."""
 
     def __init__(self, ours, environment):
         about = ours.introduction
