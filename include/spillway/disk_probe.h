@@ -30,7 +30,7 @@ struct DiskProbeOptions {
 
 // Blocks while it measures: about 3.5 times seconds_per_rate, and what it takes to write the file once (no more than four
 // times seconds_per_rate: on a slow disk less of the file is used). Throws IoError: no folder, not writable, no space, the
-// engine does not work, the disk fails.
+// engine does not work, the disk fails; MemoryError: no room for as many blocks as are in flight.
 DiskRates probe_disk(const std::string& folder, const DiskProbeOptions& options);
 
 // Several folders at the same time, a thread each, so that what they share (a disk, a bus, a controller) shows in their
